@@ -793,10 +793,13 @@ proptest! {
 
 // Comparing backends op by op.
 
-/// A backend whose results for one value are slightly wrong.
+/// A backend whose results for one value are slightly wrong, always or where ops are fused.
 struct Broken {
     inner: Box<dyn Backend>,
     value: bilayer_graph::Value,
+    only_fused: bool,
+    /// Whether the segment that was compiled last is fused.
+    is_fused: bool,
 }
 
 impl Backend for Broken {
@@ -817,6 +820,7 @@ impl Backend for Broken {
         segment: &bilayer_graph::Segment<'_>,
         limits: bilayer_graph::Limits,
     ) -> Result<bilayer_graph::SegmentId, bilayer_graph::Error> {
+        self.is_fused = limits.fuse;
         self.inner.compile(segment, limits)
     }
 
@@ -850,8 +854,10 @@ impl Backend for Broken {
         data: &mut [f32],
     ) -> Result<(), bilayer_graph::Error> {
         self.inner.read(value, data)?;
-        if value == self.value {
-            data.iter_mut().for_each(|x| *x *= 1.001);
+        if value == self.value && (self.is_fused || !self.only_fused) {
+            // Bounds of fused ops are those of their ops together.
+            let factor = if self.only_fused { 1.01 } else { 1.001 };
+            data.iter_mut().for_each(|x| *x *= factor);
         }
         Ok(())
     }
@@ -937,7 +943,8 @@ fn verify_names_the_op_that_is_wrong() {
     let graph = model.graph();
     for wrong in [0, graph.nodes.len() / 2, graph.nodes.len() - 1] {
         let node = &graph.nodes[wrong];
-        let mut broken = Broken { inner: cpu(), value: node.op.out() };
+        let mut broken =
+            Broken { inner: cpu(), value: node.op.out(), only_fused: false, is_fused: false };
         let report = compare(&mut broken);
         let found = report.first_bad().unwrap();
         assert_eq!(found.layer, node.layer);
@@ -945,6 +952,43 @@ fn verify_names_the_op_that_is_wrong() {
         // Ops that merely received wrong inputs are not reported.
         let bad = report.ops.iter().filter(|op| !op.is_good()).count();
         assert_eq!(bad, 1, "{:?}", report.ops);
+    }
+}
+
+#[test]
+fn verify_names_the_fused_ops_that_are_wrong() {
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 2)).unwrap();
+    let tokens: Vec<u32> = (3..40).collect();
+    let options = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
+    let cpu = || -> Box<dyn Backend> { Box::new(bilayer_cpu::Cpu::new(options).unwrap()) };
+    let compare = |second: &mut dyn Backend| {
+        let input = verify::Input::new(&tokens);
+        verify::verify(&model, &mut Reference::new(), second, input, &mut |_, _| true).unwrap()
+    };
+    let (good, graph) = (compare(cpu().as_mut()), model.graph());
+    assert!(good.is_good(), "{:?}", good.first_bad());
+    // Products with their norm, attention with rotation, gate and up with the activation, down with the sum.
+    let fused = |op: &str| good.fused.iter().filter(|item| item.op.starts_with(op)).count();
+    let layers = graph.layers() as usize;
+    for (op, times) in
+        [("fused matmul attn_v", 1), ("fused attend ", 1), ("fused gate ", 1), ("fused add ", 2)]
+    {
+        assert_eq!(fused(op), layers * times, "{op} in {:?}", good.fused);
+    }
+    assert_eq!(good.fused.last().unwrap().op, "fused matmul result_output");
+    for item in good.fused.iter().filter(|item| item.layer != Some(0)) {
+        let is_last = |node: &bilayer_graph::Node| {
+            let op = format!("fused {} {}", node.op.kind().stem(), node.name);
+            node.layer == item.layer && op == item.op
+        };
+        let value = graph.nodes.iter().find(|node| is_last(node)).unwrap().op.out();
+        let mut broken = Broken { inner: cpu(), value, only_fused: true, is_fused: false };
+        let report = compare(&mut broken);
+        assert!(report.ops.iter().all(|op| op.is_good()), "{:?}", report.ops);
+        let bad: Vec<_> = report.fused.iter().filter(|item| !item.is_good()).collect();
+        assert!(bad.len() == 1 && report.first_bad() == Some(bad[0]), "{item:?}: {bad:?}");
+        assert_eq!((bad[0].layer, &bad[0].op), (item.layer, &item.op));
+        assert!(!report.is_good());
     }
 }
 

@@ -18,6 +18,8 @@ use bilayer_graph::{Backend, Exactness, Graph, Holding, Limits, Segment, Span, S
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, OpOffload, Placement, place};
 
+#[path = "../crates/xtask/src/gpu_offline/dispatches.rs"]
+mod dispatches;
 mod support {
     pub mod data;
     pub mod gpu;
@@ -112,6 +114,37 @@ fn the_next_step_is_recorded_while_the_device_computes() {
     assert!(ahead > tokens.len() / 2, "{ahead} of {} steps", tokens.len());
 }
 
+/// A decoder's token has the dispatches with which `cargo xtask gpu-offline` predicts it and that `docs/internals/gpu.md` lists.
+#[test]
+fn a_token_has_the_dispatches_that_are_predicted() {
+    if support::gpu::as_hardware().is_none() {
+        return;
+    }
+    let count = |layers: u32, mix: &str| {
+        let mut gpu = support::gpu::as_hardware().unwrap();
+        let (width, ffn, vocab) = (Some(256), Some(512), Some(1000));
+        let sizes =
+            Sizes { layers: Some(layers), width, heads: Some(4), ffn, vocab, ..Sizes::default() };
+        let shape = Shape::find("llama-8b").unwrap().with(sizes).unwrap();
+        let bytes = Synth::new(shape, Mix::find(mix).unwrap()).to_bytes().unwrap();
+        let model = Model::from_bytes("llama", bytes).unwrap();
+        let segment = load(&mut gpu, &model);
+        logits(&mut gpu, segment, &model, &[5]);
+        gpu.dispatches(segment)
+    };
+    for layers in [2, 3] {
+        // The wanted rows of the last layer's attention have no quantization: it takes a dispatch, which a matrix of less than
+        // 8 MB is not worth.
+        let alike = dispatches::LAYER * layers as usize + dispatches::OTHERS - 1;
+        assert_eq!(count(layers, "Q8_0"), alike, "{layers} layers");
+        // The last layer's values are of Q6_K.
+        assert_eq!(count(layers, "Q4_K_M"), alike + dispatches::OTHER_VALUES, "{layers} layers");
+    }
+    let (least, most) = (dispatches::LAYER, dispatches::LAYER + dispatches::OTHER_VALUES);
+    let told = format!("This makes {least} or {most} dispatches.");
+    assert!(include_str!("../docs/internals/gpu.md").contains(&told), "{told}");
+}
+
 #[test]
 fn memory_in_use_is_counted() {
     let Some(mut gpu) = support::gpu::gpu() else { return };
@@ -170,12 +203,16 @@ fn mapped_weights_are_read_in_place() {
 
 /// A session whose layers are on a device of its own, since other tests continue to use theirs.
 fn on_device(model: &Model, opened: &Opened) -> Session {
+    on_devices(model, &[opened], &Placement::offload(model.graph().layers(), 3, 0, 1))
+}
+
+/// A session on the CPU and devices of its own.
+fn on_devices(model: &Model, opened: &[&Opened], placement: &Placement) -> Session {
     let cpu = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
-    let backends: Vec<Box<dyn Backend>> =
-        vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
-    let planner = |graph: &Graph, machine: &_, budget: &_| {
-        Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
-    };
+    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Cpu::new(cpu).unwrap())];
+    backends.extend(opened.iter().map(|opened| -> Box<dyn Backend> { Box::new(opened.backend()) }));
+    let planner =
+        |graph: &Graph, machine: &_, budget: &_| Ok(place(graph, machine, budget, placement)?);
     let settings = Settings {
         threads: Some(1),
         ctx_size: Some(128),
@@ -234,6 +271,21 @@ fn programs_with_memory_in_common_read_zeros_beyond_their_rows() {
     assert!(off < 1e-4, "{off}");
 }
 
+/// The greedy text after a prompt, with `each` called after each token, the warnings, and the placement in the end.
+fn text(session: &mut Session, each: &dyn Fn(usize)) -> (Vec<u32>, Vec<Warning>, String) {
+    let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
+    let sequence = session.open().unwrap();
+    let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });
+    let row = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
+    let mut tokens = vec![best(row) as u32];
+    while tokens.len() < 64 {
+        each(tokens.len());
+        let run = Run { sequence, tokens: &tokens[tokens.len() - 1..], wanted: Wanted::Last };
+        tokens.push(best(session.step(&[run]).unwrap()) as u32);
+    }
+    (tokens, session.take_warnings(), session.plan().map.clone())
+}
+
 /// The answer continues unchanged.
 #[test]
 fn a_lost_device_is_replaced_by_the_cpu() {
@@ -241,23 +293,14 @@ fn a_lost_device_is_replaced_by_the_cpu() {
         return;
     }
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
-    let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
     let text = |lost_after: Option<usize>| {
         let opened = support::gpu::apart().unwrap();
-        let device = Arc::clone(opened.device());
-        let mut session = on_device(&model, &opened);
-        let sequence = session.open().unwrap();
-        let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });
-        let row = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
-        let mut tokens = vec![best(row) as u32];
-        while tokens.len() < 64 {
-            if lost_after == Some(tokens.len()) {
-                device.destroy();
+        let destroy = |tokens| {
+            if lost_after == Some(tokens) {
+                opened.device().destroy();
             }
-            let run = Run { sequence, tokens: &tokens[tokens.len() - 1..], wanted: Wanted::Last };
-            tokens.push(best(session.step(&[run]).unwrap()) as u32);
-        }
-        (tokens, session.take_warnings(), session.plan().map.clone())
+        };
+        text(&mut on_device(&model, &opened), &destroy)
     };
     let (expected, warnings, _) = text(None);
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -266,6 +309,37 @@ fn a_lost_device_is_replaced_by_the_cpu() {
         assert_eq!(found, expected, "lost after {after} tokens");
         assert!(matches!(warnings[..], [Warning::Moved { .. }]), "{warnings:?}");
         assert_eq!(map, "out:cpu 2-0:cpu");
+    }
+}
+
+/// One of two is lost in the middle of an answer: its layers are planned over the other one and the CPU, and so again when
+/// that one is lost, too.
+#[test]
+fn a_lost_device_is_replaced_by_the_other_one_and_the_cpu() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
+    // The first layer stays on the CPU.
+    let placement = Placement::split(model.graph().layers(), 0, &[(1, 1), (2, 2)]);
+    let alone = Settings { placing: Placing::cpu(), ..Settings::default() };
+    let (expected, ..) = text(&mut Session::new(&model, alone).unwrap(), &|_| ());
+    let (other, cpu) = ("the placement is out:gpu 2-1:gpu 0:cpu", "all runs on the CPU");
+    // After how many tokens which one is lost, and what the warning says.
+    for losses in [&[(20, 0, other)][..], &[(20, 1, other), (40, 0, cpu)]] {
+        let opened = [(); 2].map(|()| support::gpu::apart().unwrap());
+        let mut session = on_devices(&model, &opened.each_ref(), &placement);
+        assert_eq!(session.plan().map, "out:gpu1 2:gpu1 1:gpu0 0:cpu");
+        let (found, warnings, _) = text(&mut session, &|tokens| {
+            let lost = losses.iter().filter(|(after, ..)| *after == tokens);
+            lost.for_each(|(_, device, _)| opened[*device].device().destroy());
+        });
+        assert_eq!(found, expected, "{losses:?}");
+        assert_eq!(warnings.len(), losses.len(), "{warnings:?}");
+        for (warning, (.., now)) in warnings.iter().zip(losses) {
+            let is_named = warning.to_string().contains(now);
+            assert!(is_named && matches!(warning, Warning::Moved { .. }), "{warning}");
+        }
     }
 }
 

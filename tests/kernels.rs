@@ -8,6 +8,7 @@ use bilayer_cpu::dot::dot;
 use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
+use bilayer_gpu::Opened;
 use bilayer_gpu::caps::Input;
 use bilayer_gpu::kernels::weights::Numbers;
 use bilayer_graph::reference::Reference;
@@ -23,6 +24,8 @@ use bilayer_quant::cache::TYPES;
 mod support {
     pub mod gpu;
 }
+
+use support::gpu::required::{has_time, skip_matrices};
 
 /// Root of the mean squared difference over the root mean square of the reference.
 ///
@@ -757,9 +760,7 @@ fn products_of_every_type() {
 /// each epilogue, several matrices, and activations that halves could not hold without a factor per row.
 #[test]
 fn tiles_of_matrices_round_to_halves() {
-    let devices: Vec<_> = support::gpu::opened()
-        .filter(|(_, device)| device.device().caps().tile.input == Input::Halves)
-        .collect();
+    let devices = support::gpu::with_matrices();
     let (rows, cols) = (132, 256);
     for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
         if devices.is_empty() || !bilayer_gpu::kernels::weights::is_native(ty) {
@@ -783,11 +784,10 @@ fn tiles_of_matrices_round_to_halves() {
         let steps: Vec<_> = [9, 64, 80].map(Owned::tokens).into();
         let expected = run_all(&mut Reference::new(), &graph, limits(), &steps);
         for (at, (variant, device)) in devices.iter().enumerate() {
-            // Small matrices take a software driver ten times as long to compile. What is tried beside what the adapter
-            // lists need not have every type.
-            let is_wanted = match device.device().caps().coop.map(|coop| coop.edge) {
-                Some(8) => [Type::Q8_0, Type::Q4_K].contains(&ty),
-                _ => at == 0 || FAMILIES.contains(&ty),
+            // What is tried beside what the adapter lists need not have every type.
+            let is_wanted = match is_slow_to_compile(device) {
+                true => [Type::Q8_0, Type::Q4_K].contains(&ty),
+                false => at == 0 || FAMILIES.contains(&ty),
             };
             if !is_wanted {
                 continue;
@@ -1503,13 +1503,13 @@ fn cache_bound(limits: Limits) -> f64 {
     if coarse(limits.key_type) || coarse(limits.value_type) { CODES_BOUND } else { FLOAT_BOUND }
 }
 
-/// Attention with cooperative matrices: heads of every size that it takes, groups that fill no tile, masks, types of caches,
-/// queries that halves could not hold without a factor, and scores of which the highest come late, so that sums are rescaled.
+/// Heads, the type of their cache, and factors of queries and keys.
+type Attention = (Heads, Type, [f32; 2]);
+
+/// Attention with cooperative matrices: heads of 16 to 96 elements, groups that fill no tile, masks, types of caches, queries
+/// that halves could not hold without a factor, and scores of which the highest come late, so that sums are rescaled.
 #[test]
 fn attention_with_matrices_rounds_queries_and_weights_to_halves() {
-    let devices: Vec<_> = support::gpu::opened()
-        .filter(|(_, device)| device.device().caps().tile.input == Input::Halves)
-        .collect();
     let special =
         Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..HEADS };
     let plain = [1.0; 2];
@@ -1522,26 +1522,65 @@ fn attention_with_matrices_rounds_queries_and_weights_to_halves() {
         (Heads { heads: 6, kv_heads: 2, head_dim: 96, ..HEADS }, Type::Q8_0, plain),
         (Heads { head_dim: 32, ..HEADS }, Type::Q5_1, plain),
     ];
-    for (at, (heads, ty, factors)) in cases.into_iter().enumerate() {
-        if devices.is_empty() {
-            return;
-        }
-        let graph = attention_scaled(heads, factors);
-        let limits = Limits { key_type: ty, value_type: ty, ..limits() };
-        let expected = run_all(&mut Reference::new(), &graph, limits, &conversation());
-        for (variant, device) in &devices {
-            // Small matrices take a software driver ten times as long to compile.
-            if at > 0 && device.device().caps().coop.is_some_and(|coop| coop.edge == 8) {
-                continue;
-            }
-            let found = run_all(&mut device.backend(), &graph, limits, &conversation());
-            let error = error(&expected, &found);
-            eprintln!("{heads:?} {ty} {factors:?} on {variant}: {error:.2e}");
-            // The higher the scores, the more a query's rounding changes weights.
-            let sharpness = f64::from(factors[0] * factors[1]).max(1.0).sqrt();
-            let bound = (sharpness * HALF_BOUND).max(cache_bound(limits));
-            assert!(error < bound, "{heads:?} on {variant}: {error:.2e} > {bound:.0e}");
-        }
+    let devices = support::gpu::with_matrices();
+    for (at, case) in cases.into_iter().enumerate() {
+        let tested = devices.iter().filter(|(_, device)| at == 0 || !is_slow_to_compile(device));
+        attend_with_matrices(tested.copied().collect(), case);
+    }
+}
+
+/// Attention with cooperative matrices and heads of 128 and of 256 elements, whose values are taken in parts. A software driver
+/// takes minutes to compile them.
+#[test]
+fn large_heads_with_matrices_are_attended() {
+    let devices = support::gpu::with_matrices();
+    let tested: Vec<_> = devices
+        .iter()
+        .copied()
+        .filter(|(_, device)| {
+            let has_time = has_time() && !is_slow_to_compile(device);
+            has_time || device.device().is_hardware()
+        })
+        .collect();
+    if tested.is_empty() && !devices.is_empty() {
+        let why = "a software adapter takes minutes to compile large heads";
+        skip_matrices(why, "coop-check -- large_heads");
+    }
+    for head_dim in [128, 256] {
+        let began = std::time::Instant::now();
+        let heads = Heads { head_dim, ..HEADS };
+        attend_with_matrices(tested.clone(), (heads, Type::F16, [1.0; 2]));
+        eprintln!("heads of {head_dim}: {:?}", began.elapsed());
+    }
+}
+
+/// Whether a device's driver takes ten times as long as for others to compile cooperative matrices: a software one for small
+/// matrices.
+fn is_slow_to_compile(opened: &Opened) -> bool {
+    let device = opened.device();
+    !device.is_hardware() && device.caps().coop.is_some_and(|coop| coop.edge == 8)
+}
+
+/// Compares attention on devices with cooperative matrices with the reference.
+fn attend_with_matrices(
+    devices: Vec<(&'static str, &'static Opened)>,
+    (heads, ty, factors): Attention,
+) {
+    if devices.is_empty() {
+        return;
+    }
+    let graph = attention_scaled(heads, factors);
+    let limits = Limits { key_type: ty, value_type: ty, ..limits() };
+    let expected = run_all(&mut Reference::new(), &graph, limits, &conversation());
+    for (variant, device) in devices {
+        let found = run_all(&mut device.backend(), &graph, limits, &conversation());
+        let error = error(&expected, &found);
+        eprintln!("{heads:?} {ty} {factors:?} on {variant}: {error:.2e}");
+        // The higher the scores, the more a query's rounding changes weights.
+        let sharpness = f64::from(factors[0] * factors[1]).max(1.0).sqrt();
+        let bound = (sharpness * HALF_BOUND).max(cache_bound(limits));
+        assert!(error < bound, "{heads:?} on {variant}: {error:.2e} > {bound:.0e}");
+        assert!(error > FLOAT_BOUND, "{heads:?} on {variant}: {error:.2e} without matrices");
     }
 }
 

@@ -613,16 +613,20 @@ fn a_token_reads_the_experts_it_is_routed_to() {
     (fast.read_gbps, fast.tops) = (Some(100.0), Some(1.0));
     let times = bilayer_scheduler::Times::estimated(&graph, &Machine::new(vec![fast])).unwrap();
     let layer = times.devices[0].layers[0];
+    // Activations come on top, which are few beside such matrices.
+    let is_near = |found: f64, expected: f64| (1.0..1.01).contains(&(found / expected));
     // Attention 4096 x (4096 + 1024 + 1024 + 4096) and the router; experts 3 x 14,336 x 4096 each; 144 bytes for 256.
     let ms = |weights: f64| weights / 256.0 * 144.0 / 100e6;
     let (rest, expert) = (4096.0 * (2.0 * 5120.0 + 8.0), 3.0 * 14_336.0 * 4096.0);
-    assert!((layer.decode_ms / ms(rest + 2.0 * expert) - 1.0).abs() < 1e-9);
-    // Eight tokens routed to two of eight experts each skip an expert with probability (6/8)^8.
+    assert!(is_near(layer.decode_ms, ms(rest + 2.0 * expert)), "{layer:?}");
+    // Eight tokens routed to two of eight experts each skip an expert with probability (6/8)^8. Each of the others has fewer than
+    // three of them, and takes longer to read; attention takes longer to compute.
     let read = 8.0 * (1.0 - 0.75f64.powi(8));
-    assert!((layer.batch_ms.unwrap() / ms(rest + read * expert) - 1.0).abs() < 1e-9);
+    let batch = ms(read * expert) + 2.0 * 8.0 * rest / 1e9;
+    assert!(is_near(layer.batch_ms.unwrap(), batch), "{layer:?}");
     // Attention: four operations for each element of the queries and each of 256 positions on average.
     let prefill = (2.0 * (rest + 2.0 * expert) + 4.0 * 4096.0 * 256.0) / 1e9;
-    assert!((layer.prefill_ms.unwrap() / prefill - 1.0).abs() < 1e-9);
+    assert!(is_near(layer.prefill_ms.unwrap(), prefill), "{layer:?}");
 }
 
 #[test]

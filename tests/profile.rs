@@ -697,6 +697,36 @@ fn evaluations_have_a_floor_and_a_page() {
     assert_fits(&chromium, &place, "page.html", 0);
 }
 
+/// Placements of one model are compared side by side, here on a simulated machine.
+#[test]
+fn evaluations_compare_placements() {
+    let place = Place::new();
+    let device = |name: &str, gbps: u32, tops: u32| {
+        format!(
+            "[{name}]\nname = \"{name}\"\nmemory = \"8GiB\"\nread_gbps = {gbps}\ntops = {tops}\n"
+        )
+    };
+    place.file("machine.toml", device("cpu", 10, 1) + &device("gpu", 100, 10));
+    let plain = place.run("run -p ROMEO: -n 4 --temp 0 -ngl 0 --json").json();
+    let right = format!("{{\"prompt\":\"ROMEO:\",\"max_tokens\":4,\"exact\":{}}}\n", plain["text"]);
+    place.file("cases.jsonl", right.clone() + &right.replace("exact\":\"", "exact\":\"no "));
+    let evaluate = "evaluate --data cases.jsonl -ngl 0,all --simulate machine.toml";
+    let ran = place.run(&format!("{evaluate} --json --html page.html --floor 0.5")).good();
+    let document: Value = serde_json::from_str(&ran.out).unwrap();
+    let models = document["models"].as_array().unwrap();
+    let of = |name: &str| models.iter().map(|model| model[name].clone()).collect::<Vec<_>>();
+    assert_eq!(of("name"), ["demo -ngl 0", "demo -ngl all"]);
+    assert_eq!(of("placement"), ["out:cpu 5-0:cpu", "out:gpu 5-0:gpu"]);
+    assert_eq!(of("quality"), [0.5, 0.5]);
+    let speeds = of("tokens_per_second").iter().map(|n| n.as_f64().unwrap()).collect::<Vec<_>>();
+    assert!(speeds[1] > 4.0 * speeds[0], "the GPU is ten times as fast: {speeds:?}");
+    assert!(is_same(&data(&read(place.path(), "page.html")), &document));
+    let refused = place.run(&format!("{evaluate} --floor 0.6"));
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    let below = "below the floor of 0.6: demo -ngl 0, demo -ngl all";
+    assert!(refused.err.contains(below), "{refused:?}");
+}
+
 /// As many answers are in the making as a step has tokens; without a floor the page names the best model.
 #[test]
 fn more_cases_are_answered_at_once_than_a_step_has_tokens() {

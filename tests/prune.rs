@@ -550,6 +550,22 @@ fn open(place: &Place, name: &str) -> File {
     File::open(&place.path().join(name)).unwrap()
 }
 
+/// A type that a matrix's rows do not fit is refused in the name of both.
+#[test]
+fn types_that_rows_do_not_fit_are_refused_by_name() {
+    let place = place();
+    let names = place.names();
+    for ty in ["S4_16_64", "S8_32_64"] {
+        let keep = &ty[3..5];
+        let line = format!("--pattern {keep}:64 --method magnitude --type {ty}");
+        let ran = place.run(&format!("prune encoder.gguf x.gguf {line}"));
+        let part = format!(".weight: rows of 64 are not a multiple of {ty}'s block of 256");
+        assert!(ran.code == Some(2) && ran.err.contains(&part), "{ran:?}");
+        assert!(ran.err.contains("blk.0."), "{ran:?}");
+        assert_eq!(place.names(), names, "{line}");
+    }
+}
+
 /// What compares predictions is refused for encoders by its flag, and what does not works.
 #[test]
 fn encoders_have_no_divergence_of_predictions() {

@@ -291,6 +291,98 @@ fn rows_not_a_multiple_of_the_block_get_a_smaller_type_and_a_note() {
     let ty = |name: &str| file.tensor(name).unwrap().layout().ty();
     assert_eq!(ty("blk.0.attn_q.weight"), Type::Q5_0);
     assert_eq!(ty("blk.0.ffn_down.weight"), Type::F16);
+    let ran = place.run("quantize in.gguf out.gguf S4_16_64").good();
+    let part = "blk.0.attn_q.weight: rows of 96 are not a multiple of S4_16_64's block of 256; written as F16";
+    assert!(ran.err.contains(part), "{ran:?}");
+    let file = open(&place, "out.gguf");
+    assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().layout().ty(), Type::F16);
+}
+
+/// A mask with more weights than a sparse type keeps is refused, and one that fits stays; what dense matrices lose is reported.
+#[test]
+fn sparse_types_keep_a_mask_or_refuse_it() {
+    let place = place();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    place.run("prune in.gguf half.gguf --pattern 32:64 --method magnitude").good();
+    let names = place.names();
+    let asked = "--calibration text.txt -c 32 --chunks 4";
+    for (line, ty, more) in [
+        ("S4_16_64".to_owned(), "S4_16_64 keeps 16", "S4_32_64"),
+        ("S8_24_64 --dry-run".to_owned(), "S8_24_64 keeps 24", "S8_32_64"),
+        (format!("S4_8_64 --gptq {asked}"), "S4_8_64 keeps 8", "S4_32_64"),
+        (
+            format!("Q8_0 --gptq --tensor-type ffn_up=S8_4_64 {asked}"),
+            "S8_4_64 keeps 4",
+            "S8_32_64",
+        ),
+    ] {
+        let ran = place.run(&format!("quantize half.gguf out.gguf {line}"));
+        let part = format!(
+            "it is sparse already, and a group of 64 has 32 nonzero weights, of which {ty};"
+        );
+        fails(&ran, 2, &part);
+        assert!(ran.err.contains("half.gguf: tensor blk.0."), "{ran:?}");
+        let kept = ty.rsplit(' ').next().unwrap();
+        let remedy = format!(
+            "with `bilayer prune IN OUT --pattern {kept}:64`, or choose a type that keeps them, such as {more}"
+        );
+        assert!(ran.err.contains(&remedy), "{ran:?}");
+        assert_eq!(place.names(), names, "{line}");
+    }
+    let layers = |file: &File| -> Vec<String> {
+        let names = file.tensors().iter().map(|tensor| tensor.name().to_owned());
+        names.filter(|name| name.starts_with("blk.") && !name.contains("norm")).collect()
+    };
+    let half = open(&place, "half.gguf");
+    assert_eq!(layers(&half).len(), 28);
+    let ran = place.run("quantize half.gguf out.gguf S8_32_64").good();
+    assert!(!ran.err.contains("dense"), "{ran:?}");
+    let out = open(&place, "out.gguf");
+    for name in layers(&half) {
+        let (before, after) = (values(&half, &name), values(&out, &name));
+        let both = before.iter().zip(&after);
+        assert_eq!(out.tensor(&name).unwrap().layout().ty(), Type::S8_32_64, "{name}");
+        assert!(both.clone().all(|(a, b)| (*a == 0.0) == (*b == 0.0)), "{name}");
+        assert!(both.clone().any(|(a, _)| *a != 0.0), "{name}");
+    }
+    // Of dense matrices.
+    let ran = place.run("quantize in.gguf out.gguf S8_16_64 --json").good();
+    let note = "28 dense matrices in sparse types without weights of at least ";
+    assert!(ran.err.contains(note), "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let dropped = report["dropped"].as_array().unwrap();
+    assert_eq!(dropped.len(), 28);
+    let (input, out) = (open(&place, "in.gguf"), open(&place, "out.gguf"));
+    for lost in dropped {
+        let name = lost["tensor"].as_str().unwrap();
+        let (before, after) = (values(&input, name), values(&out, name));
+        let square = |weight: &f32| f64::from(*weight).powi(2);
+        let gone = before.iter().zip(&after).filter(|(_, after)| **after == 0.0);
+        let gone: f64 = gone.map(|(before, _)| square(before)).sum();
+        let share = gone / before.iter().map(square).sum::<f64>();
+        let told = lost["share"].as_f64().unwrap();
+        assert!(told > 0.05 && (told - share).abs() < 1e-6, "{name}: {told}, in truth {share}");
+    }
+}
+
+/// W8A8 by rounding alone comes with a note on what makes it more accurate.
+#[test]
+fn w8a8_without_a_text_has_a_note() {
+    let place = place();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    let note = "W8A8 rounds to nearest; --gptq --calibration TEXT makes it more accurate";
+    for (options, has_note) in [
+        ("W8A8", true),
+        ("W8A8 --pure", true),
+        ("Q8_0 --tensor-type ffn_up=W8A8", true),
+        ("Q8_0", false),
+        ("W8A8 --gptq --calibration text.txt -c 32 --chunks 4", false),
+    ] {
+        let ran = place.run(&format!("quantize in.gguf out.gguf {options}")).good();
+        assert_eq!(ran.err.contains(note), has_note, "{options}: {ran:?}");
+    }
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn a_device_that_is_lost_before_it_streams_gets_nothing() {
 }
 
 #[test]
-fn the_other_gpu_takes_over_from_one_that_is_lost_meanwhile() {
+fn the_other_gpu_takes_over_from_one_that_fails_meanwhile() {
     let model = model();
     let expected = best(&conversation(&mut alone(&model), LONG));
     let placing = Placing {
@@ -251,19 +251,33 @@ fn the_other_gpu_takes_over_from_one_that_is_lost_meanwhile() {
     };
     let planner =
         |graph: &Graph, machine: &Machine, budget: &Budget| placing.plan(graph, machine, budget);
-    for lost in [1, 2] {
-        for after in [0, 9] {
+    for (fault, after) in [Fault::Lost, Fault::OutOfMemory].map(|f| [(f, 0), (f, 9)]).concat() {
+        for failing in [1, 2] {
             let mut backends = vec![cpu(1), cpu_as_gpu(), cpu_as_gpu()];
-            let inner = backends.remove(lost);
-            let script = Script { call: Call::Submit, after, fault: Fault::Lost };
-            backends.insert(lost, Box::new(Failing::new(inner, script)));
+            let script = Script { call: Call::Submit, after, fault };
+            let device = Failing::new(backends.remove(failing), script);
+            let failed = device.failed.clone();
+            backends.insert(failing, Box::new(device));
             let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
-            assert!(session.plan().streaming.is_some());
+            let (map, streams) = {
+                let plan = session.plan();
+                (plan.map.clone(), plan.streaming.as_ref().unwrap().device == failing)
+            };
             let found = best(&conversation(&mut session, LONG));
-            assert_eq!(found, expected, "gpu{} after {after}", lost - 1);
-            let warnings = session.take_warnings();
-            assert!(matches!(&warnings[..], [Warning::Moved { .. }]), "{warnings:?}");
-            assert_eq!(session.plan().map, "out:gpu 5-3:gpu 2-0:cpu");
+            let what = format!("gpu{} {fault:?} after {after}", failing - 1);
+            assert!(*failed.lock().unwrap(), "{what}: never failed");
+            assert_eq!(found, expected, "{what}");
+            match (&session.take_warnings()[..], fault) {
+                // Its layers stay where they are.
+                ([Warning::NotStreamed { .. }], Fault::OutOfMemory) if streams => {
+                    assert!(session.plan().streaming.is_none(), "{what}");
+                    assert_eq!(session.plan().map, map, "{what}");
+                }
+                ([Warning::Moved { .. }], _) if fault == Fault::Lost || !streams => {
+                    assert_eq!(session.plan().map, "out:gpu 5-3:gpu 2-0:cpu", "{what}");
+                }
+                (warnings, _) => panic!("{what}: {warnings:?}"),
+            }
         }
     }
 }

@@ -9,18 +9,21 @@ use regex::Regex;
 
 #[path = "tidy/imports.rs"]
 mod imports;
+#[path = "tidy/layers.rs"]
+mod layers;
 
 /// Our crates that each crate may depend on (ARCHITECTURE.md, part 1).
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("files", &[]),
+    ("settings", &[]),
     ("quant", &[]),
-    ("text", &[]),
+    ("text", &["settings"]),
     ("constrain", &[]),
-    ("hub", &["files"]),
-    ("gguf", &["files", "quant"]),
+    ("hub", &["files", "settings"]),
+    ("gguf", &["files", "quant", "settings"]),
     ("graph", &["quant"]),
     ("models", &["gguf", "graph", "quant"]),
-    ("scheduler", &["graph", "quant"]),
+    ("scheduler", &["graph", "quant", "settings"]),
     ("simulate", &["graph", "quant", "scheduler"]),
     ("cpu", &["graph", "quant"]),
     ("gpu", &["graph", "quant"]),
@@ -36,12 +39,16 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "models",
             "quant",
             "scheduler",
+            "settings",
             "simulate",
             "text",
         ],
     ),
-    ("measure", &["cpu", "engine", "files", "graph", "models", "quant", "scheduler", "text"]),
-    ("convert", &["engine", "files", "gguf", "measure", "models", "quant", "text"]),
+    (
+        "measure",
+        &["cpu", "engine", "files", "graph", "models", "quant", "scheduler", "settings", "text"],
+    ),
+    ("convert", &["engine", "files", "gguf", "measure", "models", "quant", "settings", "text"]),
     ("server", &["engine", "files", "gguf", "text"]),
     (
         "cli",
@@ -59,6 +66,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "quant",
             "scheduler",
             "server",
+            "settings",
             "text",
         ],
     ),
@@ -67,7 +75,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("capi", &[]),
     ("xtask", &["files"]),
     // The library of the root package; its binary depends on cli.
-    (LIBRARY, &["cli", "convert", "engine", "hub", "measure", "quant", "scheduler"]),
+    (LIBRARY, &["cli", "convert", "engine", "hub", "measure", "quant", "scheduler", "settings"]),
 ];
 
 /// The folder of the library, which has no manifest of its own.
@@ -315,7 +323,7 @@ fn reserved_words_stay_in_their_crates() {
 
 /// Unsafe blocks, functions and implementations per crate. Where a number has fallen it is lowered here; what makes it rise
 /// needs a reason that a review accepts.
-const UNSAFE: &[(&str, usize)] = &[("capi", 64), ("cpu", 380), ("gguf", 10), ("gpu", 23)];
+const UNSAFE: &[(&str, usize)] = &[("capi", 64), ("cpu", 360), ("gguf", 10), ("gpu", 23)];
 
 #[test]
 fn unsafe_code_does_not_grow() {
@@ -330,6 +338,21 @@ fn unsafe_code_does_not_grow() {
         }
     }
     assert_none(&broken, "unsafe code");
+}
+
+/// The CPU's ops, programs and stages: chunks get disjoint slices from a few places, so they have few unsafe blocks and
+/// implementations.
+const STAGES: &[&str] =
+    &["crates/cpu/src/ops", "crates/cpu/src/program", "crates/cpu/src/stage.rs"];
+const STAGES_UNSAFE: usize = 43;
+
+#[test]
+fn stages_have_few_unsafe_blocks() {
+    let block = Regex::new(r"\bunsafe (\{|impl\b)").expect("a valid pattern");
+    let sources = files("crates/cpu/src", &["rs"]);
+    let stages = sources.iter().filter(|of| STAGES.iter().any(|path| of.path.starts_with(path)));
+    let found: usize = stages.map(|source| block.find_iter(&source.code()).count()).sum();
+    assert!(found > 0 && found <= STAGES_UNSAFE, "{found}, the budget is {STAGES_UNSAFE}");
 }
 
 /// The table of well-known model shapes, which names the architecture of each.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::support::program::{Place, Ran};
-use super::{DEMO, words};
+use super::{DEMO, with, words};
 
 fn request(id: &str, url: &str, body: &Value) -> String {
     json!({ "custom_id": id, "method": "POST", "url": url, "body": body }).to_string()
@@ -14,12 +14,17 @@ fn request(id: &str, url: &str, body: &Value) -> String {
 
 /// Greedy completions of texts of several lengths.
 fn completions(count: usize) -> String {
+    completions_with(count, &json!({}))
+}
+
+/// Those with more fields.
+fn completions_with(count: usize, more: &Value) -> String {
     let words = "ROMEO: But soft what light through yonder window breaks It is the east".split(' ');
     let words: Vec<&str> = words.collect();
     let line = |at: usize| {
         let prompt = words[..1 + at * 5 % words.len()].join(" ");
         let body = json!({ "prompt": prompt, "max_tokens": 3 + at % 7, "temperature": 0.0 });
-        request(&format!("request-{at}"), "/v1/completions", &body) + "\n"
+        request(&format!("request-{at}"), "/v1/completions", &with(body, more)) + "\n"
     };
     (0..count).map(line).collect()
 }
@@ -34,6 +39,75 @@ fn texts(place: &Place, name: &str) -> Vec<(String, String)> {
         (answer["custom_id"].as_str().unwrap().to_owned(), text)
     };
     text.lines().map(line).collect()
+}
+
+/// The lines of an output without what differs between runs: ids, times, and what the cache had of a prompt.
+fn lines(place: &Place, name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(place.path().join(name)).unwrap();
+    let line = |line: &str| {
+        let mut answer: Value = serde_json::from_str(line).unwrap();
+        let without = |value: &mut Value, keys: &[&str]| {
+            keys.iter()
+                .for_each(|key| assert!(value.as_object_mut().unwrap().remove(*key).is_some()));
+        };
+        without(&mut answer["response"], &["request_id"]);
+        let body = &mut answer["response"]["body"];
+        without(body, &["id", "created", "timings", "devices"]);
+        without(&mut body["usage"], &["prompt_tokens_details"]);
+        answer
+    };
+    text.lines().map(line).collect()
+}
+
+/// With `--deterministic` texts and log probabilities have the same bits, however many requests run at once.
+#[test]
+fn deterministic_answers_do_not_depend_on_what_runs_at_once() {
+    let place = Place::new();
+    place.file("in.jsonl", completions_with(24, &json!({ "logprobs": 2 })));
+    let answers = |at_once: u32, more: &str| {
+        place.run(&format!("batch -ngl 0 -np {at_once} -c 512 {more} in.jsonl out.jsonl")).good();
+        lines(&place, "out.jsonl")
+    };
+    let expected = answers(1, "--deterministic");
+    assert_eq!(expected.len(), 24);
+    let logprobs = &expected[0]["response"]["body"]["choices"][0]["logprobs"]["token_logprobs"];
+    assert!(logprobs[0].as_f64() < Some(0.0), "{logprobs}");
+    for at_once in [2, 3, 4] {
+        assert_eq!(answers(at_once, "--deterministic --overwrite"), expected, "{at_once} at once");
+    }
+}
+
+#[test]
+fn embeddings_are_those_of_the_command() {
+    let place = Place::new();
+    place.file("encoder.gguf", words::scorer("nomic-bert", &[]));
+    let texts = ["a b c", "d", "e f g h"];
+    let line = |(at, text): (usize, &&str)| {
+        request(&at.to_string(), "/v1/embeddings", &json!({ "input": text }))
+    };
+    place.file("in.jsonl", texts.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"));
+    let ran = place.run("batch -ngl 0 -m encoder.gguf in.jsonl out.jsonl").good();
+    assert!(ran.err.contains("3 requests done") && ran.err.contains(" 0 failed"), "{ran:?}");
+    let out = std::fs::read_to_string(place.path().join("out.jsonl")).unwrap();
+    for (at, (line, text)) in out.lines().zip(texts).enumerate() {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(answer["custom_id"], json!(at.to_string()));
+        let body = &answer["response"]["body"];
+        assert_eq!(
+            (&answer["response"]["status_code"], &body["object"]),
+            (&json!(200), &json!("list"))
+        );
+        let embedded = place.command("embed -ngl 0 -m encoder.gguf").arg(text).output().unwrap();
+        let expected = Ran::new(&embedded).json()["embedding"].clone();
+        let numbers = |list: &Value| -> Vec<f64> {
+            list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+        };
+        let (found, expected) = (numbers(&body["data"][0]["embedding"]), numbers(&expected));
+        assert_eq!(found.len(), expected.len());
+        let is_close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5;
+        assert!(found.iter().zip(&expected).all(is_close), "{text}: {found:?}, not {expected:?}");
+    }
+    assert_eq!(out.lines().count(), 3);
 }
 
 #[test]
@@ -196,7 +270,8 @@ fn killed_at_thirty_random_moments_every_request_is_answered_once() {
     let whole = Instant::now();
     place.run("batch -ngl 0 -np 4 -c 512 in.jsonl undisturbed.jsonl").good();
     let whole = whole.elapsed();
-    let expected = texts(&place, "undisturbed.jsonl");
+    let expected = lines(&place, "undisturbed.jsonl");
+    assert_eq!((expected.len(), texts(&place, "undisturbed.jsonl").len()), (60, 60));
     let arguments = "batch -ngl 0 -np 4 -c 512 --audit log in.jsonl out.jsonl";
     let tried = crate::support::tried::Tried::new("writer batch");
     let (mut kills, mut ends, mut state) = (0, 0, 7_u64);
@@ -210,13 +285,13 @@ fn killed_at_thirty_random_moments_every_request_is_answered_once() {
         // Without a journal the batch is complete, even if the process was killed then.
         if exists("out.jsonl") && !exists("out.jsonl.journal") {
             ends += 1;
-            assert_eq!(texts(&place, "out.jsonl"), expected);
+            assert_eq!(lines(&place, "out.jsonl"), expected);
             place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
             std::fs::remove_file(place.path().join("out.jsonl")).unwrap();
         }
     }
     place.run(arguments).good();
-    assert_eq!(texts(&place, "out.jsonl"), expected, "after {kills} kills and {ends} ends");
+    assert_eq!(lines(&place, "out.jsonl"), expected, "after {kills} kills and {ends} ends");
     place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
     assert_eq!(place.names(), ["in.jsonl", "log", "out.jsonl", "undisturbed.jsonl"]);
     tried.done(&format!("{kills} of {kills} runs ended by the signal, {ends} batches complete"));

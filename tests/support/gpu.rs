@@ -1,7 +1,6 @@
 //! Backends on a GPU; a software adapter counts.
 
 #![allow(dead_code, reason = "each test file uses its part")]
-#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 use std::sync::OnceLock;
 
@@ -10,9 +9,9 @@ use bilayer_gpu::device::DeviceOptions;
 use bilayer_gpu::{Gpu, Opened, Options};
 
 #[path = "required.rs"]
-mod required;
+pub mod required;
 
-use required::skip;
+use required::{skip, skip_matrices};
 
 /// Variants of the GPU backend, with limits on the features they use.
 const VARIANTS: [(&str, DeviceOptions); 6] = [
@@ -58,6 +57,18 @@ pub fn opened() -> impl Iterator<Item = (&'static str, &'static Opened)> {
     })
 }
 
+/// The variants that compute with cooperative matrices. Without one a test says that it is skipped, or fails if
+/// `BILAYER_REQUIRE_COOP=1`.
+pub fn with_matrices() -> Vec<(&'static str, &'static Opened)> {
+    let has_matrices =
+        |(_, opened): &(_, &Opened)| opened.device().caps().tile.input == Input::Halves;
+    let found: Vec<_> = opened().filter(has_matrices).collect();
+    if found.is_empty() {
+        skip_matrices("no adapter with cooperative matrices", "coop-check");
+    }
+    found
+}
+
 /// Opens a device that no other test uses.
 pub fn apart() -> Option<Opened> {
     open(PLAIN)
@@ -87,7 +98,7 @@ fn open(kernels: DeviceOptions) -> Option<Opened> {
     match named(None).or_else(|_| named(Some("software"))) {
         Ok(opened) => Some(opened),
         Err(error) if kernels.tile == Some(Input::Halves) => {
-            println!("skipped: no cooperative matrices ({error})");
+            eprintln!("no cooperative matrices: {error}");
             None
         }
         Err(error) => {

@@ -63,8 +63,24 @@ pub struct Builder<'p> {
     progress: Option<Box<dyn FnMut(Progress) -> ControlFlow<()> + 'p>>,
 }
 
+impl Model {
+    /// Opens a GGUF file (the first of its shards is enough) with all defaults: the model is placed automatically, and its
+    /// context is its own but at most 8192 tokens.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Model, Error> {
+        Model::builder(path).open()
+    }
+
+    /// Settings other than the defaults.
+    pub fn builder<'p>(path: impl Into<PathBuf>) -> Builder<'p> {
+        Builder::new(path.into())
+    }
+}
+
 impl<'p> Builder<'p> {
-    pub(crate) fn new(path: PathBuf) -> Builder<'p> {
+    fn new(path: PathBuf) -> Builder<'p> {
         Builder {
             path,
             asked: Settings::default(),

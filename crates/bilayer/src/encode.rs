@@ -7,6 +7,7 @@ use bilayer_engine::encode::extract::{Entity, Options};
 use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::encode::route::{Route, Router};
 use bilayer_engine::encode::{Encoder, Excess, Input, Norm};
+use bilayer_settings::Phrase;
 
 use crate::model::Running;
 use crate::{Error, Model};
@@ -132,7 +133,10 @@ impl Model {
         if labels.is_empty() {
             return Err(purpose("embeddings", "relevance scores; open a reranker"));
         }
-        let several = || purpose("several scores", "one score; `Model::classify` takes pairs");
+        let several = || {
+            let pairs = Phrase::from("one score; ").either("`Model::classify`", "`classify`");
+            purpose("several scores", pairs.text(" takes pairs"))
+        };
         let relevance = Relevance::of(labels).ok_or_else(several)?;
         let pair = |document| Input { text: query, pair: Some(document) };
         let inputs = documents.iter().map(|document| pair(document.as_ref()));
@@ -254,9 +258,8 @@ impl Model {
 }
 
 /// The error for a model that gives something else.
-fn purpose(found: &str, expected: &str) -> Error {
-    let (found, expected) = (found.to_owned(), expected.to_owned());
-    Engine::Setting { name: "output of the model", found, expected }.into()
+fn purpose(found: &str, expected: impl Into<Phrase>) -> Error {
+    Engine::setting("output of the model", found, expected).into()
 }
 
 /// Runs inputs and converts the row of each.

@@ -261,12 +261,14 @@ pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 pub use bilayer_measure::{cost, devices, evaluate, fleet, power};
 #[doc(inline)]
 pub use bilayer_scheduler::{ExpertCache, OpOffload, Plan};
+#[doc(inline)]
+pub use bilayer_settings::Phrase;
 pub use builder::{Builder, CacheType, GpuLayers};
 pub use encode::{Label, Text};
 #[cfg(feature = "hub")]
 pub use hub::{Access, AccessToken, Hub, HubError, Places, Repo, Transfer, Wanted, hub};
 pub use measure::Benched;
-pub use message::{message, with_settings};
+pub use message::message;
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};
 pub use tokenizer::Tokenizer;

@@ -62,8 +62,7 @@ impl Builder<'_> {
         let tests = tests.iter().map(|test| Test { parallel: test.parallel.max(1), ..*test });
         let tests: Vec<Test> = tests.collect();
         if tests.iter().all(|test| test.tokens() == 0) {
-            let (found, expected) = ("none".to_owned(), "at least one with tokens".to_owned());
-            return Err(Engine::Setting { name: "tests", found, expected }.into());
+            return Err(Engine::setting("tests", "none", "at least one with tokens").into());
         }
         let (model, cancel) = (self.loaded()?, self.handle());
         let settings = self.settings(&model);

@@ -1,7 +1,5 @@
 //! A model on its devices, and all that can be asked of it.
 
-use std::path::PathBuf;
-
 use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::{Conversation, MessagesError, Turn};
 use bilayer_engine::encode::{Encoder, Excess, Norm};
@@ -13,7 +11,7 @@ use bilayer_engine::tools::{Parser, Tools, ToolsError};
 use bilayer_engine::{Cancel, Encode, Error as Engine, Model as Opened, chat_templates};
 use bilayer_scheduler::Plan;
 
-use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request, Tokenizer};
+use crate::{Answer, Batch, Error, Message, Prompt, Request, Tokenizer};
 
 /// A model on its devices.
 ///
@@ -65,20 +63,6 @@ impl Form {
 }
 
 impl Model {
-    /// Opens a GGUF file (the first of its shards is enough) with all defaults: the model is placed automatically, and its
-    /// context is its own but at most 8192 tokens.
-    ///
-    /// # Errors
-    /// As [`Builder::open`].
-    pub fn open(path: impl Into<PathBuf>) -> Result<Model, Error> {
-        Model::builder(path).open()
-    }
-
-    /// Settings other than the defaults.
-    pub fn builder<'p>(path: impl Into<PathBuf>) -> Builder<'p> {
-        Builder::new(path.into())
-    }
-
     pub(crate) fn new(
         model: Opened,
         session: Session,
@@ -143,7 +127,7 @@ impl Model {
         self.generate(messages)
     }
 
-    /// Answers several requests at once, as many as [`Builder::parallel`] allows in the same steps, the others as those end.
+    /// Answers several requests at once, as many as [`Builder::parallel`](crate::Builder::parallel) allows in the same steps, the others as those end.
     /// A batch makes no use of drafts.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub use bilayer_convert::quantize::gptq::Rounded;
 pub use bilayer_convert::quantize::job::{Done, Event, Job, Method, Step, Told};
 pub use bilayer_convert::quantize::mixed::Coarse;
 pub use bilayer_convert::quantize::sensitivity::{Choices, Chosen};
-pub use bilayer_convert::quantize::{Override, Plan, Planned, Quantize, mix, weight_type};
+pub use bilayer_convert::quantize::{Dropped, Override, Plan, Planned, Quantize, mix, weight_type};
 pub use bilayer_convert::smooth::{Alpha, Folded, Smoothed};
 pub use bilayer_convert::{Calibration, Error, Progress};
 pub use bilayer_quant::Type;

@@ -44,16 +44,9 @@ impl Failure {
     }
 }
 
-/// Whether this interface has a setting, or an argument of that name; messages name others by the flags of the command line.
-fn has(name: &str) -> bool {
-    name == "truncate" || bilayer::settings::names().any(|known| known == name)
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let text = format!("{error}{}", error.advice());
-        let text = bilayer::with_settings(&text, has);
-        Failure(error.exit_code() as i32, text)
+        Failure(error.exit_code() as i32, bilayer::message(&error))
     }
 }
 

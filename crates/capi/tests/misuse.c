@@ -145,7 +145,7 @@ static void misuse(const char *path) {
     EXPECT(bilayer_generate(model, "a", NULL, NULL, NULL) == BILAYER_USAGE);
     request.top_p = 3;
     EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
-    EXPECT(strstr(bilayer_error_message(), "top-p is 3"));
+    EXPECT(strstr(bilayer_error_message(), "top_p is 3"));
     request = bilayer_request_default();
     request.samplers = "top_k;hot";
     EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);

@@ -6,8 +6,6 @@ use bilayer_measure::verify::Side;
 use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueHint};
 
-use crate::messages;
-
 mod batch;
 mod bench;
 mod chat;
@@ -22,6 +20,7 @@ mod hub;
 mod in_path;
 mod lists;
 mod lora;
+pub mod messages;
 mod metadata;
 mod model;
 mod model_flags;
@@ -35,6 +34,8 @@ mod prune;
 mod quantize;
 mod sampling;
 mod serve;
+#[cfg(test)]
+mod spelled;
 mod synth;
 pub mod typed;
 

@@ -7,8 +7,6 @@ use bilayer_engine::{Error, Exit};
 use bilayer_measure::Error as Measure;
 use clap::error::ErrorKind;
 
-use crate::{interrupt, output};
-
 /// `verify` found a difference: a result, as of `cmp` and `diff`, not a failure.
 pub const DIFFERENT: u8 = 1;
 /// An invalid command line.
@@ -102,21 +100,6 @@ impl Failure {
         match self {
             Failure::Line(code, line) => Failure::Line(code, format!("{place}: {line}")),
             other => other,
-        }
-    }
-
-    /// Prints the message and returns the exit code.
-    pub fn report(self) -> u8 {
-        match self {
-            Failure::Shown(shown) => match shown.print() {
-                Ok(()) => 0,
-                Err(_) => IO,
-            },
-            Failure::Line(code, line) => {
-                output::error(&format!("bilayer: {}", one_line(&line)));
-                if code == INTERRUPTED { interrupt::code() } else { code }
-            }
-            Failure::BrokenPipe => IO,
         }
     }
 }

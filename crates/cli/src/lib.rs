@@ -59,12 +59,12 @@ pub fn run(typed: Vec<OsString>) -> u8 {
         Asked::Command { cli, outputs } => commands::execute(cli.command, &outputs),
         Asked::Text(text) => output::text(&text).map(|()| 0),
     });
-    match panic::catch_unwind(run) {
-        Ok(Ok(INTERRUPTED)) => interrupt::code(),
+    let code = match panic::catch_unwind(run) {
         Ok(Ok(code)) => code,
-        Ok(Err(failure)) => failure.report(),
+        Ok(Err(failure)) => output::failure(failure),
         Err(_) => INTERNAL,
-    }
+    };
+    if code == INTERRUPTED { interrupt::code() } else { code }
 }
 
 /// What a command line asks for.
@@ -116,7 +116,7 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
     if let Some((name, given)) = matches.subcommand()
         && let Some(command) = cli.find_subcommand(name)
     {
-        messages::choose(command, given)?;
+        args::messages::choose(command, given)?;
         if name == "serve" {
             args::check_keys(given)?;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::failure::{DOES_NOT_FIT, Failure, INTERNAL, IO};
+use crate::failure::{DOES_NOT_FIT, Failure, INTERNAL, IO, one_line};
 use crate::messages::{self, Level};
 
 /// Limit on a text from a file or a pipe, in bytes: a device may have no end.
@@ -59,6 +59,21 @@ pub fn note(line: &str) {
 /// Writes a line to stderr.
 pub fn error(line: &str) {
     messages::write(Level::Quiet, line);
+}
+
+/// Writes the message of a failure to stderr, or the help that was asked for to stdout, and returns the exit code.
+pub fn failure(failure: Failure) -> u8 {
+    match failure {
+        Failure::Shown(shown) => match shown.print() {
+            Ok(()) => 0,
+            Err(_) => IO,
+        },
+        Failure::Line(code, line) => {
+            error(&format!("bilayer: {}", one_line(&line)));
+            code
+        }
+        Failure::BrokenPipe => IO,
+    }
 }
 
 /// Writes a warning to stderr.

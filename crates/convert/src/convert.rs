@@ -70,7 +70,10 @@ pub struct PlannedTensor<'p> {
 /// [`Error::UnknownOuttype`].
 pub fn outtype(name: &str) -> Result<Type, Error> {
     let found = Convert::TYPES.into_iter().find(|ty| ty.name.eq_ignore_ascii_case(name));
-    found.ok_or_else(|| Error::UnknownOuttype { name: name.to_owned() })
+    found.ok_or_else(|| Error::UnknownOuttype {
+        name: name.to_owned(),
+        known: Convert::TYPES.map(|ty| ty.name).join(", "),
+    })
 }
 
 impl Convert {

@@ -1,39 +1,47 @@
 //! Errors in making model files.
 
+use std::fmt::{self, Display};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bilayer_engine::Exit;
+use bilayer_quant::Type;
+use bilayer_settings::{Phrase, Setting};
 
-/// Errors of this crate.
+/// Errors of this crate: `{:#}` names settings as programs do, in place of flags.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The shape is not in the table.
-    #[error("`{name}` is no shape; known are {}", crate::synth::Shape::names())]
+    #[error("`{name}` is no shape; known are {known}")]
     UnknownShape {
         /// The requested name.
         name: String,
+        /// The names of all shapes, separated by commas.
+        known: String,
     },
     /// The mix or type is not in the tables.
-    #[error("`{name}` is no type; known are {}", crate::mix::Mix::names())]
+    #[error("`{name}` is no type; known are {known}")]
     UnknownType {
         /// The requested name.
         name: String,
+        /// The names of all mixes and types, separated by commas.
+        known: String,
     },
     /// A name that is no single type that can be written.
-    #[error(
-        "`{name}` is no type of a single tensor; those that can be written are {}",
-        crate::quantize::type_names()
-    )]
+    #[error("`{name}` is no type of a single tensor; those that can be written are {known}")]
     UnknownSingleType {
         /// The requested name.
         name: String,
+        /// The names of those types, separated by commas.
+        known: String,
     },
     /// A checkpoint is not converted to the type.
-    #[error("`{name}` is no type to convert to; choose {}", outtypes())]
+    #[error("`{name}` is no type to convert to; choose {known}")]
     UnknownOuttype {
         /// The requested name.
         name: String,
+        /// The names of those types, separated by commas.
+        known: String,
     },
     /// A size is invalid for models of this shape.
     #[error("{what} is {found}; it must be {expected}")]
@@ -68,10 +76,7 @@ pub enum Error {
         ty: &'static str,
     },
     /// A tensor would get a type that is useless without importance.
-    #[error(
-        "tensor {tensor}: {ty} needs an importance matrix, and there is none for it; make one with `bilayer imatrix -m IN -f \
-         TEXT -o imatrix.gguf`, then add --imatrix imatrix.gguf, or choose a type of more bits"
-    )]
+    #[error(fmt = unweighted)]
     Unweighted {
         /// The tensor's name.
         tensor: String,
@@ -79,15 +84,22 @@ pub enum Error {
         ty: &'static str,
     },
     /// A tensor is already quantized.
-    #[error(
-        "tensor {tensor} is quantized already, to {ty}, and would lose more than once; start from an F16, BF16 or F32 \
-         file, or do it anyway with --allow-requantize"
-    )]
+    #[error(fmt = requantize)]
     Requantize {
         /// The tensor's name.
         tensor: String,
         /// Its type.
         ty: &'static str,
+    },
+    /// A matrix that is sparse already has more nonzero weights in a group than a sparse type keeps.
+    #[error(fmt = too_full)]
+    Nonzeros {
+        /// The tensor's name.
+        tensor: String,
+        /// Nonzero weights of its fullest group of 64.
+        nonzeros: usize,
+        /// The type.
+        ty: Type,
     },
     /// A matrix cannot be pruned as requested.
     #[error("{tensor}: {reason}")]
@@ -229,10 +241,7 @@ pub enum Error {
         folder: String,
     },
     /// The folder has no tokenizer.
-    #[error(
-        "{folder}: there is no tokenizer.json, SentencePiece model or vocab.txt; download the tokenizer too, or do without one \
-         with --no-vocab, for a file that takes and gives token ids"
-    )]
+    #[error(fmt = no_tokenizer)]
     NoTokenizer {
         /// The folder.
         folder: String,
@@ -262,7 +271,7 @@ pub enum Error {
         least: f64,
     },
     /// Something is wrong with an input file.
-    #[error("{}: {error}", file.display())]
+    #[error(fmt = in_file)]
     InFile {
         /// The file.
         file: PathBuf,
@@ -315,6 +324,7 @@ impl Error {
             Error::NotForWeights { .. } | Error::Model(_) | Error::Override { .. } => Exit::Usage,
             Error::Unwritable { .. } | Error::Unweighted { .. } => Exit::Usage,
             Error::Requantize { .. } | Error::SameFile { .. } => Exit::Usage,
+            Error::Nonzeros { .. } => Exit::Usage,
             Error::Budget { .. } | Error::Gptq { .. } => Exit::Usage,
             Error::Prune { .. } | Error::Journal { .. } => Exit::Usage,
             Error::Text { .. } | Error::NoPredictions { .. } => Exit::Usage,
@@ -339,25 +349,68 @@ impl Error {
         Error::Calibration(error.into())
     }
 
-    /// The next step for the user, to be appended to the error; empty if the error contains it.
-    pub fn advice(&self) -> &'static str {
-        match self {
+    /// The next step for the user, to be appended to the error; empty if the error contains it. `{:#}` names settings as
+    /// programs do.
+    pub fn advice(&self) -> Phrase {
+        let plain = match self {
+            Error::InFile { error, .. } => return error.advice(),
+            Error::Calibration(error) => return error.advice(),
             Error::OfCheckpoint { .. } | Error::Tokenizer { .. } => {
                 "; use a checkpoint of a supported kind"
             }
             Error::Incomplete { .. } => "; download it again",
             Error::ImatrixShape { .. } => "; give the one made from this model",
-            Error::InFile { error, .. } => error.advice(),
-            Error::Calibration(error) => error.advice(),
             Error::File(error) => of_written(error).1,
             _ => "",
-        }
+        };
+        plain.into()
     }
 }
 
-/// The types that a checkpoint is converted to.
-fn outtypes() -> String {
-    crate::convert::Convert::TYPES.map(|ty| ty.name).join(", ")
+fn unweighted(tensor: &str, ty: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "tensor {tensor}: {ty} needs an importance matrix, and there is none for it; make one with `bilayer imatrix -m IN -f \
+         TEXT -o imatrix.gguf`, then "
+    )?;
+    let add = Phrase::from("add ").value(Setting::Imatrix, "imatrix.gguf");
+    add.text(", or choose a type of more bits").fmt(f)
+}
+
+fn requantize(tensor: &str, ty: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "tensor {tensor} is quantized already, to {ty}, and would lose more than once; start from an F16, BF16 or F32 \
+         file, or "
+    )?;
+    Phrase::from("do it anyway with ").setting(Setting::AllowRequantize).fmt(f)
+}
+
+fn too_full(tensor: &str, nonzeros: &usize, ty: &Type, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let kept = ty.kept_of_64().unwrap_or(*nonzeros);
+    let family = |ty: &Type| ty.name.split('_').next().unwrap_or_default();
+    let of_family = bilayer_quant::all().iter().filter(|other| family(other) == family(ty));
+    let more = of_family.filter_map(|ty| Some((ty.kept_of_64()?, ty.name)));
+    let more = more.filter(|(kept, _)| kept >= nonzeros).min().map_or("Q8_0", |(_, name)| name);
+    write!(
+        f,
+        "tensor {tensor}: it is sparse already, and a group of 64 has {nonzeros} nonzero weights, of which {ty} keeps {kept}; \
+         remove more with `bilayer prune IN OUT --pattern {kept}:64`, or choose a type that keeps them, such as {more}"
+    )
+}
+
+fn no_tokenizer(folder: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "{folder}: there is no tokenizer.json, SentencePiece model or vocab.txt; download the tokenizer too, or do "
+    )?;
+    let without = Phrase::from("without one with ").setting(Setting::NoVocab);
+    without.text(", for a file that takes and gives token ids").fmt(f)
+}
+
+fn in_file(file: &Path, error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{}: ", file.display())?;
+    error.fmt(f)
 }
 
 /// The code and the advice for a file that is written.

@@ -300,8 +300,8 @@ impl Mix {
         if let Some(mix) = MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name)) {
             return Ok(*mix);
         }
-        let ty = bilayer_quant::by_name(name)
-            .map_err(|_| Error::UnknownType { name: name.to_owned() })?;
+        let unknown = |_| Error::UnknownType { name: name.to_owned(), known: Mix::names() };
+        let ty = bilayer_quant::by_name(name).map_err(unknown)?;
         match ty.kept_of_64() {
             None => Mix::pure(ty),
             Some(_) => {

@@ -7,9 +7,10 @@
 //! zeros that is GPTQ, which [`Quantize`](crate::quantize::Quantize) uses.
 //!
 //! Activations are those of the layers that are already pruned: the calibration text runs through the model layer by
-//! layer, twice through each, and the files' tensors are in that order (`prune/walk.rs`). Memory holds the pruned matrices
-//! of one layer, its products of columns (4 · cols² bytes per input, in f64 while they are inverted) and the hidden
-//! states of the text. Embedding, head, routers and everything that is no matrix keep their weights.
+//! layer, twice through each, once more for each further group of inputs whose products fit in memory together, and the files'
+//! tensors are in that order (`prune/walk.rs`). Memory holds the pruned matrices of one layer, the products of columns of a
+//! group and their inverses (8 · cols² bytes per input, more while one is inverted in f64) and the hidden states of the text.
+//! Embedding, head, routers and everything that is no matrix keep their weights.
 //!
 //! Finished matrices are kept in a journal beside the output (`prune/journal.rs`). A run that was interrupted or killed goes
 //! on by them: it prunes what is missing, after one run of the text through the layers before it.

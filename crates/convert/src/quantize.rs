@@ -17,12 +17,14 @@ use crate::mix::{Facts, Mix, attention, fitting, takes_importance};
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
+mod dropped;
 pub mod gptq;
 pub mod job;
 pub mod mixed;
 pub mod sensitivity;
 mod weights;
 
+pub use dropped::Dropped;
 use gptq::Rounded;
 use weights::Weights;
 
@@ -98,13 +100,13 @@ impl std::fmt::Display for Override {
 /// # Errors
 /// [`Error::UnknownSingleType`], [`Error::NotForWeights`].
 pub fn weight_type(name: &str) -> Result<Type, Error> {
-    let unknown = |_| Error::UnknownSingleType { name: name.to_owned() };
+    let unknown = |_| Error::UnknownSingleType { name: name.to_owned(), known: type_names() };
     let ty = bilayer_quant::by_name(name).map_err(unknown)?;
     Mix::pure(ty).map(|pure| pure.base)
 }
 
 /// The types that can be written, separated by commas.
-pub(crate) fn type_names() -> String {
+fn type_names() -> String {
     let all = bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some());
     all.map(|ty| ty.name).collect::<Vec<_>>().join(", ")
 }
@@ -116,7 +118,8 @@ pub(crate) fn type_names() -> String {
 pub fn mix(name: &str) -> Result<Mix, Error> {
     if let Ok(number) = name.parse::<u32>() {
         let mix = Mix::all().iter().find(|mix| mix.file_type == Some(number));
-        return mix.copied().ok_or_else(|| Error::UnknownType { name: name.to_owned() });
+        let unknown = || Error::UnknownType { name: name.to_owned(), known: Mix::names() };
+        return mix.copied().ok_or_else(unknown);
     }
     let medium = ["Q3_K", "Q4_K", "Q5_K"].into_iter().find(|k| k.eq_ignore_ascii_case(name));
     Mix::find(&medium.map_or_else(|| name.to_owned(), |k| format!("{k}_M")))
@@ -377,6 +380,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes the file under a temporary name beside `path` and renames it when complete.
+    /// Of a matrix that gets a sparse type only the weights that the type keeps are written; [`Plan::dropped`] checks what is lost.
     ///
     /// # Errors
     /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] if a weight

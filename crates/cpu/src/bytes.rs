@@ -73,17 +73,11 @@ pub(crate) trait Bytes: Copy {
     /// Stores the vector.
     fn store(self, to: &mut [u8]);
 
-    /// Magnitudes with their signs, a set bit for a negative one, `zero` added.
-    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self;
-
     /// The codes of consecutive weights of a block, from weight `first` on, a multiple of the vector's length.
     fn codes(block: &[u8], field: Field, first: usize) -> Self;
 
     /// Adds bits from another field above the `low` bits that the codes have.
     fn join(self, block: &[u8], field: Field, first: usize, low: u32) -> Self;
-
-    /// Adds the flags of a block of 32 weights; vectors of more weights than that have no use for it.
-    fn flag(self, block: &[u8], flags: Flags, first: usize) -> Self;
 
     /// Replaces codes below 16 by their values.
     fn look_up(self, values: &[u8; 16]) -> Self;
@@ -100,6 +94,15 @@ pub(crate) trait Bytes: Copy {
     /// A base-3 digit of each byte, which is a fraction of 256: the product with a power of three modulo 256, times
     /// three, divided by 256. Powers are equal in pairs of bytes.
     fn digits(self, powers: Self) -> Self;
+}
+
+/// A vector of at most the 32 bytes of a block, whose signs and flags fit a word.
+pub(crate) trait NarrowBytes: Bytes {
+    /// Magnitudes with their signs, a set bit for a negative one, `zero` added.
+    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self;
+
+    /// Adds the flags of a block of 32 weights.
+    fn flag(self, block: &[u8], flags: Flags, first: usize) -> Self;
 }
 
 /// Codes that are points of a codebook.

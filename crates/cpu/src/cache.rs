@@ -20,10 +20,11 @@ use rayon::prelude::*;
 
 use crate::level::Level;
 use crate::memory::{Memory, lines};
-use panel::Place;
+use place::Place;
 
 mod heads;
 mod panel;
+mod place;
 
 pub(crate) use heads::Heads;
 pub(crate) use panel::{Blocks, Panel, Stored, with_known};
@@ -188,12 +189,8 @@ impl Cache {
         let dim = layout.head_dim;
         let keys = Place { stored: layout.key, elements: layout.key_elements() };
         let values = Place { stored: layout.value, elements: layout.value_elements() };
-        for (at, row) in tokens.keys.chunks_exact(dim).enumerate() {
-            keys.store_key(level, key_bytes, tokens.slot + at, row);
-        }
-        for (at, row) in tokens.values.chunks_exact(dim).enumerate() {
-            values.store_value(level, value_bytes, tokens.slot + at, row);
-        }
+        keys.store_keys(level, key_bytes, tokens.slot, (tokens.keys, dim));
+        values.store_values(level, value_bytes, tokens.slot, (tokens.values, dim));
     }
 
     /// Reads keys and values of whole pages as floats.

@@ -39,12 +39,6 @@ mod scalar;
 mod sparse;
 mod whole_row;
 
-/// Block unpacking that other modules use too.
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86 {
-    pub(crate) use super::avx2::{load as load_256, load_128, numbers, units};
-}
-
 /// Prefetch distance in bytes: two pages, so that the stream does not stall where hardware prefetchers restart.
 /// benches/record compares distances.
 pub const AHEAD: usize = 8 << 10;

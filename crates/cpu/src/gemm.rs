@@ -40,7 +40,7 @@ pub use packing::{Packed, PackedChunks, Packing};
 
 use float::Float;
 use integer::Integer;
-use whole_row::WholeRow;
+pub(crate) use whole_row::WholeRow;
 
 /// Number of tokens from which products of all types are computed here; fewer may be computed by [`crate::dot`], and are
 /// where [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow) is asked for.
@@ -110,7 +110,6 @@ impl Path {
 /// If `cols` is not a whole number of the type's blocks.
 pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     if types::is_whole_row(ty, cols) {
-        assert!(level.is_available(), "level {level} does not run here");
         return whole_row::gemm(ty, cols, level);
     }
     with(panel::quants(ty), Tiling::of(level).float_format(ty), ty, cols, level)

@@ -16,9 +16,10 @@ pub(crate) mod sse42;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
+use bilayer_quant::q8_0;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use crate::quantizer::{self, BLOCKS, Blocks, Scale};
+use crate::quantizer::{self, BLOCK, BLOCKS, Blocks, Scale};
 
 /// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers where kernels check
 /// their slices once before the loop, slices elsewhere.
@@ -26,7 +27,7 @@ pub(crate) trait Lanes: Copy {
     /// A vector.
     type F: Copy;
     /// A vector of bytes of the same instructions.
-    type Bytes: crate::bytes::Bytes;
+    type Bytes: crate::bytes::NarrowBytes;
     /// Lanes per vector; divides 32.
     const N: usize;
     /// Rows of a `[rows, 2 N]` f32 accumulator that fit the registers together with their operands.
@@ -83,11 +84,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `from` is valid for reading N elements.
     unsafe fn load_f16(self, from: *const u16) -> Self::F;
-    /// N bf16 values as f32.
+    /// N bf16 values as f32, from their bytes.
     ///
-    /// # Safety
-    /// `from` is valid for reading N elements.
-    unsafe fn load_bf16(self, from: *const u16) -> Self::F;
+    /// # Panics
+    /// If there are fewer.
+    fn read_bf16(self, from: &[u8]) -> Self::F;
     /// Rounds to f16, ties to even.
     ///
     /// # Safety
@@ -135,6 +136,11 @@ pub(crate) trait Lanes: Copy {
     #[inline(always)]
     fn quantize_blocks(self, _x: &[f32; BLOCKS], _out: &mut [i8; BLOCKS]) -> Option<Blocks> {
         None
+    }
+    /// The block of Q8_0 that a cache keeps of finite values: halves are rounded away from zero, and the scale is an f16.
+    #[inline(always)]
+    fn quantize_stored(self, x: &[f32; BLOCK]) -> q8_0::Block {
+        q8_0::quantize(x)
     }
     /// The bits of the largest magnitude of a multiple of 32 activations; NaN is above infinity.
     #[inline(always)]
@@ -241,10 +247,9 @@ impl Lanes for Portable {
         values
     }
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
-        // SAFETY: guaranteed by the caller.
-        let bits = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
-        bits.map(|b| f32::from_bits(u32::from(b) << 16))
+    fn read_bf16(self, from: &[u8]) -> Self::F {
+        let from = from.as_chunks().0;
+        std::array::from_fn(|i| f32::from_bits(u32::from(u16::from_le_bytes(from[i])) << 16))
     }
     #[inline(always)]
     unsafe fn store_f16(self, v: Self::F, to: *mut u16) {

@@ -34,7 +34,7 @@ mod stored;
 mod tiles;
 
 use crate::activations::SPAN;
-use crate::bytes::Bytes;
+use crate::bytes::NarrowBytes;
 use crate::types::{self, for_each_type};
 #[cfg(target_arch = "x86_64")]
 use amx::FillTiles;
@@ -178,7 +178,7 @@ pub(crate) trait Unpack {
     const HIGHEST: u8;
 
     /// Unpacks the blocks of one row's next columns, at most [`SPAN`], in vectors of a level.
-    fn unpack<V: Bytes>(blocks: &[u8], span: &mut Span);
+    fn unpack<V: NarrowBytes>(blocks: &[u8], span: &mut Span);
 }
 
 /// Unpacks rows to as many spans with the instructions of a level that this CPU has.
@@ -366,6 +366,62 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Types whose codes are no fields of their blocks, and the sparse ones.
+    #[cfg(target_arch = "x86_64")]
+    const NEVER_FILLED: &[Type] = &[
+        Type::IQ1_S,
+        Type::IQ1_M,
+        Type::IQ2_XXS,
+        Type::IQ2_XS,
+        Type::IQ2_S,
+        Type::IQ3_XXS,
+        Type::IQ3_S,
+        Type::TQ1_0,
+        Type::S4_4_64,
+        Type::S4_8_64,
+        Type::S4_12_64,
+        Type::S4_16_64,
+        Type::S4_24_64,
+        Type::S4_32_64,
+        Type::S8_4_64,
+        Type::S8_8_64,
+        Type::S8_12_64,
+        Type::S8_16_64,
+        Type::S8_24_64,
+        Type::S8_32_64,
+    ];
+
+    /// Types with blocks of 32.
+    #[cfg(target_arch = "x86_64")]
+    const BLOCKS_OF_32: &[Type] =
+        &[Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0, Type::IQ4_NL, Type::MXFP4];
+
+    /// Whoever loses a fast path, or gains one, is told. No CPU is needed for it.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn types_without_a_fast_path_into_panels_are_listed() {
+        use crate::tile::Tiling;
+
+        for (level, more) in [
+            (Level::Avx2, &[Type::TQ2_0][..]),
+            (Level::AvxVnni, BLOCKS_OF_32),
+            (Level::Avx512Vnni, &[]),
+            (Level::Avx512Bf16, &[]),
+            (Level::Amx, &[]),
+        ] {
+            let fill = Tiling::of(level).fill;
+            for (ty, quants) in all() {
+                let is_listed = NEVER_FILLED.contains(&ty) || more.contains(&ty);
+                assert_eq!(fill(quants).is_none(), is_listed, "{ty} {level}");
+            }
+        }
+        for level in [Level::Scalar, Level::Sse42] {
+            let fill = Tiling::of(level).fill;
+            assert!(all().all(|(_, quants)| fill(quants).is_none()), "{level}");
+        }
+        assert!(quants(Type::NVFP4).is_none(), "one scale per 16 has no panels");
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -211,6 +211,42 @@ impl Buffer {
     }
 }
 
+/// A stage whose chunks each compute some consecutive elements of a value.
+pub(crate) struct Pieces<F> {
+    pub(crate) out: Buffer,
+    /// Elements per chunk.
+    pub(crate) len: usize,
+    /// Scratch of a chunk, bytes.
+    pub(crate) scratch_bytes: usize,
+    /// Computes elements, which are counted over all rows; reads whatever other stages wrote.
+    pub(crate) compute: F,
+}
+
+impl<F> Stage for Pieces<F>
+where
+    F: Fn(Context<'_>, Range<usize>, &mut [f32]) + Send + Sync,
+{
+    fn chunks(&self, state: &State) -> usize {
+        (state.rows(self.out.rows) * self.out.width).div_ceil(self.len)
+    }
+
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        vec![self.out.region(state)]
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let all = context.state.rows(self.out.rows) * self.out.width;
+        let at = chunk * self.len..((chunk + 1) * self.len).min(all);
+        // SAFETY: the elements of two chunks are disjoint.
+        let out = unsafe { self.out.elements_mut(&context, at.clone()) };
+        (self.compute)(context, at, out);
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+}
+
 /// A stage whose chunks each compute some elements of a value from the same elements of others.
 pub(crate) struct Elementwise<const N: usize, F> {
     pub(crate) inputs: [Buffer; N],
@@ -219,24 +255,18 @@ pub(crate) struct Elementwise<const N: usize, F> {
     pub(crate) compute: F,
 }
 
-impl<const N: usize, F> Stage for Elementwise<N, F>
+impl<const N: usize, F> Elementwise<N, F>
 where
-    F: Fn(Level, [&[f32]; N], &mut [f32]) + Send + Sync,
+    F: Fn(Level, [&[f32]; N], &mut [f32]) + Send + Sync + 'static,
 {
-    fn chunks(&self, state: &State) -> usize {
-        self.out.element_chunks(state)
-    }
-
-    fn writes(&self, state: &State) -> Vec<Range<usize>> {
-        vec![self.out.region(state)]
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let at = self.out.element_range(context.state, chunk);
-        let inputs = self.inputs.map(|input| input.elements(&context, at.clone()));
-        // SAFETY: the ranges of elements of two chunks are disjoint.
-        let out = unsafe { self.out.elements_mut(&context, at) };
-        (self.compute)(context.level, inputs, out);
+    /// The stage.
+    pub(crate) fn boxed(self) -> Box<dyn Stage> {
+        let Elementwise { inputs, out, compute } = self;
+        let compute = move |context: Context<'_>, at: Range<usize>, results: &mut [f32]| {
+            let inputs = inputs.map(|input| input.elements(&context, at.clone()));
+            compute(context.level, inputs, results);
+        };
+        Box::new(Pieces { out, len: CHUNK_ELEMENTS, scratch_bytes: 0, compute })
     }
 }
 
@@ -256,33 +286,16 @@ where
     F: Fn(Context<'_>, Range<usize>, &mut [f32]) + Send + Sync + 'static,
 {
     /// A stage for work that costs a few passes over the value.
-    pub(crate) fn boxed(out: Buffer, compute: F) -> Box<dyn Stage> {
-        Box::new(Rowwise { out, rows: out.chunk_rows(), scratch_bytes: 0, compute })
-    }
-}
-
-impl<F> Stage for Rowwise<F>
-where
-    F: Fn(Context<'_>, Range<usize>, &mut [f32]) + Send + Sync,
-{
-    fn chunks(&self, state: &State) -> usize {
-        state.rows(self.out.rows).div_ceil(self.rows)
+    pub(crate) fn light(out: Buffer, compute: F) -> Box<dyn Stage> {
+        Rowwise { out, rows: out.chunk_rows(), scratch_bytes: 0, compute }.boxed()
     }
 
-    fn writes(&self, state: &State) -> Vec<Range<usize>> {
-        vec![self.out.region(state)]
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let first = chunk * self.rows;
-        let rows = first..(first + self.rows).min(context.state.rows(self.out.rows));
-        let at = rows.start * self.out.width..rows.end * self.out.width;
-        // SAFETY: the ranges of rows of two chunks are disjoint.
-        let out = unsafe { self.out.elements_mut(&context, at) };
-        (self.compute)(context, rows, out);
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        self.scratch_bytes
+    /// The stage.
+    pub(crate) fn boxed(self) -> Box<dyn Stage> {
+        let Rowwise { out, rows, scratch_bytes, compute } = self;
+        let compute = move |context: Context<'_>, at: Range<usize>, results: &mut [f32]| {
+            compute(context, at.start / out.width..at.end / out.width, results);
+        };
+        Box::new(Pieces { out, len: rows * out.width, scratch_bytes, compute })
     }
 }

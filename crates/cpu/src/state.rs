@@ -48,6 +48,8 @@ pub(crate) struct State {
     /// How many of the largest elements are searched for in each row.
     pub(crate) top_k: usize,
     pub(crate) exactness: Exactness,
+    /// Whether all rows are of prompts: none is alone in its span, as those of answers are, and none is a draft token.
+    pub(crate) only_prompts: bool,
     pub(crate) runs: Vec<PageRun>,
     /// The tiles of attention, one plan per kind of attention in the program.
     pub(crate) plans: Vec<Plan>,
@@ -69,6 +71,7 @@ impl State {
             copies: Vec::with_capacity(limits.pages),
             top_k: 0,
             exactness: Exactness::Fastest,
+            only_prompts: false,
             runs: Vec::with_capacity(limits.tokens),
             plans,
         }
@@ -115,6 +118,8 @@ impl State {
         refill(&mut self.copies, step.copies);
         self.top_k = step.top_k;
         self.exactness = step.exactness;
+        self.only_prompts =
+            step.exactness == Exactness::Fastest && step.spans.iter().all(|span| span.rows > 1);
         self.positions.clear();
         self.positions.extend(step.positions());
         self.segments.clear();
@@ -285,6 +290,30 @@ mod tests {
     }
 
     #[test]
+    fn answers_and_draft_tokens_are_told_from_prompts() {
+        let mut state = State::new(limits(), Tables { has_states: false, ..TABLES }, Vec::new());
+        let prompts = Step {
+            tokens: &[1; 5],
+            spans: &[span(0, 3, 0, 0), span(3, 2, 7, 0)],
+            pages: &[],
+            outputs: &[],
+            states: &[],
+            copies: &[],
+            top_k: 0,
+            exactness: Exactness::Fastest,
+        };
+        for (step, only_prompts) in [
+            (prompts, true),
+            (Step { spans: &[span(0, 4, 0, 0), span(4, 1, 7, 0)], ..prompts }, false),
+            (Step { tokens: &[1], spans: &[span(0, 1, 7, 0)], ..prompts }, false),
+            (Step { exactness: Exactness::PerRow, ..prompts }, false),
+        ] {
+            state.set(&step).unwrap();
+            assert_eq!(state.only_prompts, only_prompts, "{step:?}");
+        }
+    }
+
+    #[test]
     fn steps_that_do_not_fit_are_refused() {
         let mut state = State::new(limits(), TABLES, vec![Plan::new(CAUSAL, 40)]);
         let good = Step {
@@ -298,6 +327,7 @@ mod tests {
             exactness: Exactness::Fastest,
         };
         state.set(&good).unwrap();
+        assert!(state.only_prompts);
         let copies = [PageCopy { from: 0, to: 8 }];
         let bad = [
             Step { tokens: &[1; 41], ..good },

@@ -7,7 +7,7 @@
 
 use bilayer_quant::Type;
 
-use crate::bytes::{Bytes, Field, Flags, Words, u16_at};
+use crate::bytes::{Bytes, Field, Flags, NarrowBytes, Words, u16_at};
 #[cfg(target_arch = "x86_64")]
 use crate::level::Level;
 
@@ -36,6 +36,8 @@ pub(crate) mod q6_k;
 pub(crate) mod q8_0;
 pub(crate) mod tq1_0;
 pub(crate) mod tq2_0;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
 
 /// Hands all types to a macro that makes a table of them: the type, the struct that states its bits, and its trait.
 /// `both` types are multiplied as [`Quads`], or as [`SuperBlock`] at AVX2, and have the panels of the latter.
@@ -163,7 +165,7 @@ pub(crate) trait SuperBlock {
     const NUMBERS_AT: &'static [Level] = &[];
 
     /// The scales, [`SCALE_ZERO`](Self::SCALE_ZERO) subtracted, and the minimums, in vectors as
-    /// `dot::avx2::numbers` has them.
+    /// [`x86::numbers`] has them.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn numbers(_block: &[u8]) -> [std::arch::x86_64::__m128i; 2] {
@@ -264,7 +266,7 @@ pub(crate) trait Quads {
 
     /// The codes of a vector of weights of a row, from weight `first` of some blocks on.
     #[inline(always)]
-    fn codes<V: Bytes>(blocks: &[u8], first: usize) -> V {
+    fn codes<V: NarrowBytes>(blocks: &[u8], first: usize) -> V {
         let block = &blocks[first / Self::WEIGHTS * Self::BLOCK..][..Self::BLOCK];
         let first = first % Self::WEIGHTS;
         let codes = V::codes(block, Self::CODES, first);

@@ -13,9 +13,10 @@ use crate::session::Session;
 use crate::session::{CacheError, SequenceId};
 use crate::{Error, Model};
 
+pub(crate) mod error;
 mod parse;
 
-pub use parse::MessagesError;
+pub use error::MessagesError;
 
 /// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Facts};
 use bilayer_scheduler::Machine;
+use bilayer_settings::Setting;
 use bilayer_simulate::{Execution, Simulation};
 
 use crate::Error;
@@ -324,11 +325,8 @@ fn chosen(placing: &Placing) -> Result<Vec<Option<String>>, Error> {
     }
     let main = placing.main_gpu.unwrap_or(0);
     if main >= names.len() {
-        return Err(Error::Setting {
-            name: "main-gpu",
-            found: main.to_string(),
-            expected: format!("below {}, the number of GPUs in use", names.len()),
-        });
+        let expected = format!("below {}, the number of GPUs in use", names.len());
+        return Err(Error::setting(Setting::MainGpu, main, expected));
     }
     Ok(match placing.split_mode {
         SplitMode::Layer => names,

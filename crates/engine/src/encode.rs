@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 pub use bilayer_models::Pooling;
+use bilayer_settings::{Phrase, Setting};
 use bilayer_text::Tokenizer;
 
 use crate::encode::pair::Parts;
@@ -290,16 +291,14 @@ impl Encoder {
     /// # Errors
     /// Rows are scores, or there is one for each token.
     pub fn check_embeds(&self) -> Result<(), Error> {
-        let setting = |name, found: &str, expected: &str| {
-            let (found, expected) = (found.to_owned(), expected.to_owned());
-            Err(Error::Setting { name, found, expected })
-        };
         if !self.labels.is_empty() {
-            let expected = "embeddings; open it with `Builder::embeddings`";
-            return setting("output of the model", "scores", expected);
+            let expected = Phrase::from("embeddings; open it with ")
+                .either("`Builder::embeddings`", "`embeddings`");
+            return Err(Error::setting("output of the model", "scores", expected));
         }
         if !self.is_pooled() {
-            return setting("pooling", "none", "cls, mean or last, for one vector per text");
+            let expected = "cls, mean or last, for one vector per text";
+            return Err(Error::setting(Setting::Pooling, "none", expected));
         }
         Ok(())
     }

@@ -1,7 +1,11 @@
 //! Errors from opening a file to generating text, with the exit code and advice for each.
 
+use std::fmt::{self, Display};
+
+use bilayer_settings::{Phrase, Setting};
+
 use crate::sampling;
-use crate::session::CacheError;
+use crate::session::cache::Error as CacheError;
 
 mod advice;
 
@@ -29,7 +33,7 @@ pub enum Exit {
     Interrupted = 130,
 }
 
-/// Errors of loading and running a model.
+/// Errors of loading and running a model: `{:#}` names settings as programs do, in place of flags.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A device is missing or does not work.
@@ -94,9 +98,7 @@ pub enum Error {
         name: String,
     },
     /// Drafts of an MTP block are required, but the file has none.
-    #[error(
-        "{file} has no block for multi-token prediction (key {key} is absent or 0); drafts can come from --lookup or a draft model (-md)"
-    )]
+    #[error(fmt = no_mtp)]
     NoMtp {
         /// The file.
         file: String,
@@ -135,15 +137,15 @@ pub enum Error {
         /// Tokens available.
         context: usize,
     },
-    /// A setting of the session is out of range.
-    #[error("{name} is {found}; it must be {expected}")]
+    /// A setting or an argument is out of range.
+    #[error(fmt = out_of_range)]
     Setting {
-        /// The setting's name on the command line.
-        name: &'static str,
+        /// The setting, or what else is wrong.
+        name: Phrase,
         /// The given value.
         found: String,
         /// The valid values.
-        expected: String,
+        expected: Phrase,
     },
     /// The model does not fit the machine.
     #[error(transparent)]
@@ -155,7 +157,7 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] bilayer_graph::Error),
     /// A device failed, and the CPU could not take over.
-    #[error("{lost}; and the CPU cannot take over: {source}")]
+    #[error(fmt = fallback)]
     Fallback {
         /// The device's error.
         lost: bilayer_graph::Error,
@@ -205,10 +207,10 @@ pub enum Error {
     Constraint(#[from] bilayer_constrain::Error),
     /// A list of functions is none, or nothing tells the model of it.
     #[error(transparent)]
-    Tools(#[from] crate::tools::ToolsError),
+    Tools(#[from] crate::tools::error::ToolsError),
     /// A conversation is not valid JSON, or its messages have another form.
     #[error(transparent)]
-    Messages(#[from] crate::conversation::MessagesError),
+    Messages(#[from] crate::conversation::error::MessagesError),
     /// [`Cancel`](crate::Cancel) ended a call that has no partial result.
     #[error("interrupted")]
     Interrupted,
@@ -223,4 +225,44 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+}
+
+impl Error {
+    /// The error for a setting that is out of range.
+    pub fn setting(
+        name: impl Into<Phrase>,
+        found: impl Display,
+        expected: impl Into<Phrase>,
+    ) -> Error {
+        let found = found.to_string();
+        Error::Setting { name: name.into(), found, expected: expected.into() }
+    }
+}
+
+// Parts that name settings are written with the error's own formatter, which has their form.
+
+fn no_mtp(file: &str, key: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let instead = Phrase::from("drafts can come from ").setting(Setting::Lookup).text(" or ");
+    write!(f, "{file} has no block for multi-token prediction (key {key} is absent or 0); ")?;
+    instead.noun("a draft model", Setting::DraftModel).fmt(f)
+}
+
+fn out_of_range(
+    name: &Phrase,
+    found: &str,
+    expected: &Phrase,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    name.fmt(f)?;
+    write!(f, " is {found}; it must be ")?;
+    expected.fmt(f)
+}
+
+fn fallback(
+    lost: &bilayer_graph::Error,
+    source: &Error,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "{lost}; and the CPU cannot take over: ")?;
+    source.fmt(f)
 }

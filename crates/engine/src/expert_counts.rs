@@ -6,6 +6,7 @@ use std::path::Path;
 use bilayer_files::hash::fnv;
 use bilayer_graph::Graph;
 use bilayer_scheduler::ExpertUses;
+use bilayer_settings::Setting;
 use serde::{Deserialize, Serialize};
 
 use crate::file::open_file;
@@ -23,11 +24,7 @@ const STACK: &str = "_exps";
 /// # Errors
 /// The file is missing, damaged or no importance matrix in GGUF, or it counts no experts.
 pub fn expert_counts(path: &Path) -> Result<ExpertUses, Error> {
-    let wrong = |expected: &str| Error::Setting {
-        name: "expert-counts",
-        found: path.display().to_string(),
-        expected: expected.to_owned(),
-    };
+    let wrong = |expected: &str| Error::setting(Setting::ExpertCounts, path.display(), expected);
     let file = open_file(path)?;
     let kind = file.metadata().opt_str("general.type").map_err(Error::File)?;
     if kind != Some("imatrix") {
@@ -68,7 +65,7 @@ pub(crate) fn check_uses(graph: &Graph, uses: &ExpertUses) -> Result<(), Error> 
             None => format!("{} without layer {layer}", uses.source),
         };
         let expected = format!("counts of {} experts in layer {layer}", mixture.experts);
-        return Err(Error::Setting { name: "expert-counts", found, expected });
+        return Err(Error::setting(Setting::ExpertCounts, found, expected));
     }
     Ok(())
 }

@@ -530,8 +530,7 @@ pub fn room_for_logits(session: &Session, needed: usize) -> Result<Vec<f32>, Err
 
 /// The error for a prompt without tokens.
 pub(crate) fn empty_prompt() -> Error {
-    let (name, found) = ("prompt", "empty".to_owned());
-    Error::Setting { name, found, expected: "at least one token".to_owned() }
+    Error::setting("prompt", "empty", "at least one token")
 }
 
 /// Allocates `count` rows of the required kind.

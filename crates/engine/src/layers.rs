@@ -77,12 +77,10 @@ impl Layers {
             let (first, last) = (*nodes.first()?, *nodes.last()?);
             (last - first + 1 == nodes.len()).then_some(first..last + 1)
         });
-        let layers: Vec<Range<usize>> =
-            layers.collect::<Option<_>>().ok_or_else(|| Error::Setting {
-                name: "layer by layer",
-                found: model.name(),
-                expected: "a model whose layers are computed one after the other".to_owned(),
-            })?;
+        let layers: Vec<Range<usize>> = layers.collect::<Option<_>>().ok_or_else(|| {
+            let expected = "a model whose layers are computed one after the other";
+            Error::setting("layer by layer", model.name(), expected)
+        })?;
         let sequence =
             |tokens| Sequence { tokens, values: BTreeMap::new(), caches: BTreeMap::new() };
         let sequences = sequences.into_iter().map(sequence).collect();

@@ -8,6 +8,7 @@ use bilayer_gguf::{File, MetadataOverride, OpenOptions};
 use bilayer_graph::{Graph, Lora, MappedWeight, Weight};
 use bilayer_models::{Adapted, Config, Output};
 use bilayer_quant::Type;
+use bilayer_settings::Setting;
 use bilayer_text::{Encode, Tokenizer};
 
 use crate::control::ControlVector;
@@ -232,7 +233,7 @@ impl Model {
         let config = self.config();
         if let Some(most) = config.positions.filter(|&most| context > most) {
             let expected = format!("at most {most}: the model has learned no more positions");
-            return Err(Error::Setting { name: "ctx-size", found: context.to_string(), expected });
+            return Err(Error::setting(Setting::Context, context, expected));
         }
         let mut config = Config { context, ..config.clone() };
         match (purpose, &mut config.encoder) {

@@ -6,6 +6,7 @@ use bilayer_graph::{Facts, Graph, WeightId};
 use bilayer_scheduler::{
     Budget, Bytes, ExpertCache, Machine, Plan, Request, Times, mixtures, offload,
 };
+use bilayer_settings::Setting;
 use regex::Regex;
 
 use crate::expert_counts::{Learned, check_uses};
@@ -39,23 +40,21 @@ impl Placing {
         if gpus == 0 {
             return Ok(());
         }
-        let setting =
-            |name, found: String, expected: String| Error::Setting { name, found, expected };
         let lists = [
-            ("tensor-split", self.tensor_split.len()),
-            ("vram", self.vram_bytes.len()),
-            ("fit-target", self.margin_bytes.len()),
+            (Setting::TensorSplit, self.tensor_split.len()),
+            (Setting::GpuBytes, self.vram_bytes.len()),
+            (Setting::MarginBytes, self.margin_bytes.len()),
         ];
-        for (name, len) in lists {
+        for (setting, len) in lists {
             if len > gpus.max(1) {
                 let expected = format!("a list of at most {gpus}, one for each GPU in use");
-                return Err(setting(name, format!("a list of {len}"), expected));
+                return Err(Error::setting(setting, format!("a list of {len}"), expected));
             }
         }
         if let Some((pattern, device)) = self.overrides.iter().find(|(_, device)| *device > gpus) {
             let found = format!("{pattern}=gpu{}", device - 1);
             let expected = format!("at most gpu{}: {gpus} in use", gpus - 1);
-            return Err(setting("override-tensor", found, expected));
+            return Err(Error::setting(Setting::OverrideTensor, found, expected));
         }
         Ok(())
     }
@@ -93,11 +92,10 @@ impl Placing {
     fn rules(&self) -> Result<Vec<(Regex, usize)>, Error> {
         let rule = |(pattern, device): &(String, usize)| match Regex::new(pattern) {
             Ok(regex) => Ok((regex, *device)),
-            Err(error) => Err(Error::Setting {
-                name: "override-tensor",
-                found: pattern.clone(),
-                expected: format!("a regular expression ({})", last_line(&error.to_string())),
-            }),
+            Err(error) => {
+                let expected = format!("a regular expression ({})", last_line(&error.to_string()));
+                Err(Error::setting(Setting::OverrideTensor, pattern, expected))
+            }
         };
         self.overrides.iter().map(rule).collect()
     }
@@ -136,8 +134,7 @@ impl Placing {
                 true => "0: the model's experts cannot be computed apart from each other",
                 false => "0: the model has no experts",
             };
-            let expected = expected.to_owned();
-            return Err(Error::Setting { name: "expert-cache", found, expected });
+            return Err(Error::setting(Setting::ExpertCache, found, expected));
         }
         match &self.expert_uses {
             Some(uses) if graph.splits.is_empty() => check_uses(graph, uses),

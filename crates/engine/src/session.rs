@@ -18,7 +18,7 @@ use waves::Waves;
 mod append;
 mod batch;
 mod bytes;
-mod cache;
+pub(crate) mod cache;
 mod check;
 mod checkpoints;
 mod experts;

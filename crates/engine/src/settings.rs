@@ -9,6 +9,7 @@ use bilayer_models::Pooling;
 use bilayer_quant::cache::Form;
 use bilayer_quant::{Type, cache};
 use bilayer_scheduler::{Budget, ExpertCache};
+use bilayer_settings::{Phrase, Setting};
 
 use crate::placing::Placing;
 use crate::purpose::Purpose;
@@ -194,7 +195,7 @@ impl Settings<'_> {
         let graph = model.graph_for(self.context(model.config().context), self.purpose)?;
         let not_transformed = graph.caches.iter().find_map(CacheInfo::no_hadamard);
         match not_transformed.filter(|_| self.hadamard_keys) {
-            Some(what) => Err(hadamard(&what, "off for this model".to_owned())),
+            Some(what) => Err(hadamard(&what, "off for this model")),
             None => Ok(graph),
         }
     }
@@ -202,38 +203,38 @@ impl Settings<'_> {
     /// Checks that every setting is in range.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let bounds = [
-            ("threads", self.threads.unwrap_or(1), 1, 512),
-            ("ctx-size", self.ctx_size.unwrap_or(0), 0, 1 << 24),
-            ("parallel", self.sequences, 1, 256),
-            ("ubatch-size", self.ubatch_size, 1, 1 << 16),
-            ("ctx-checkpoints", self.checkpoints, 0, 1 << 12),
+            (Setting::Threads, self.threads.unwrap_or(1), 1, 512),
+            (Setting::Context, self.ctx_size.unwrap_or(0), 0, 1 << 24),
+            (Setting::Parallel, self.sequences, 1, 256),
+            (Setting::UbatchSize, self.ubatch_size, 1, 1 << 16),
+            (Setting::Checkpoints, self.checkpoints, 0, 1 << 12),
         ];
-        for (name, found, low, high) in bounds {
+        for (setting, found, low, high) in bounds {
             if !(low..=high).contains(&found) {
-                let expected = format!("between {low} and {high}");
-                return Err(Error::Setting { name, found: found.to_string(), expected });
+                return Err(Error::setting(setting, found, format!("between {low} and {high}")));
             }
         }
-        let types = [("cache-type-k", self.cache_type_k), ("cache-type-v", self.cache_type_v)];
-        for (name, ty) in types {
+        let types =
+            [(Setting::CacheTypeK, self.cache_type_k), (Setting::CacheTypeV, self.cache_type_v)];
+        for (setting, ty) in types {
             if !kv_types().any(|known| known == ty) {
-                let expected = cache::names();
-                return Err(Error::Setting { name, found: ty.name.to_lowercase(), expected });
+                return Err(Error::setting(setting, ty.name.to_lowercase(), cache::names()));
             }
         }
         let is_in_blocks = |ty| matches!(cache::form(ty), Some(Form::Blocks(_)));
         if self.hadamard_keys && !is_in_blocks(self.cache_type_k) {
             let name = |ty: Type| ty.name.to_lowercase();
             let blocks: Vec<_> = kv_types().filter(|ty| is_in_blocks(*ty)).map(name).collect();
-            let expected = format!("off, or cache-type-k one of {}", blocks.join(", "));
+            let expected = Phrase::from("off, or ").subject(Setting::CacheTypeK);
+            let expected = expected.text(&format!(" one of {}", blocks.join(", ")));
             return Err(hadamard(&format!("{} keys", name(self.cache_type_k)), expected));
         }
         Ok(())
     }
 }
 
-fn hadamard(what: &str, expected: String) -> Error {
-    Error::Setting { name: "k-cache-hadamard", found: format!("on with {what}"), expected }
+fn hadamard(what: &str, expected: impl Into<Phrase>) -> Error {
+    Error::setting(Setting::HadamardKeys, format!("on with {what}"), expected)
 }
 
 /// The types of keys and values.

@@ -9,31 +9,16 @@ use crate::conversation::Function;
 use crate::generate::Stop;
 use crate::{Error, Model};
 
-pub use bilayer_text::chat::reply::Parser;
+pub(crate) mod error;
 
-/// Functions as the OpenAI API lists them.
-const FORM: &str =
-    "[{\"type\": \"function\", \"function\": {\"name\": ..., \"parameters\": {...}}}]";
+pub use bilayer_text::chat::reply::Parser;
+pub use error::ToolsError;
 
 /// The functions that a model may call; none by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tools {
     given: Option<Value>,
     list: Vec<Tool>,
-}
-
-/// Why functions cannot be called.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ToolsError {
-    /// The list is no JSON.
-    #[error("{0}; give a JSON list: {FORM}")]
-    Json(String),
-    /// An entry is no function with a name.
-    #[error("it is no list of functions with names; give {FORM}")]
-    Form,
-    /// Only a chat template tells a model of its functions.
-    #[error("functions can be called in a conversation; the prompt is none")]
-    NoConversation,
 }
 
 /// Whether an answer may begin with reasoning.

@@ -1,8 +1,15 @@
 //! Errors in files and in requests to read or write them.
 
+use std::fmt::{self, Display};
 use std::io;
 
-/// An error of this crate: the file, what in it, what was expected and found, what to do.
+use bilayer_settings::{Phrase, Setting};
+
+/// The error type of tensor sources.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error of this crate: the file, what in it, what was expected and found, what to do. `{:#}` names settings as programs do, in
+/// place of flags.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation.
@@ -242,7 +249,7 @@ pub enum Error {
         /// The tensor's name.
         tensor: String,
         /// The source's own error.
-        source: crate::SourceError,
+        source: SourceError,
     },
 
     /// The source of a tensor gave too few or too many bytes.
@@ -262,10 +269,7 @@ pub enum Error {
     },
 
     /// Mapped bytes could not be read.
-    #[error(
-        "{file}: byte {offset} can no longer be read: the file was truncated while in use, or its disk failed; load the \
-         model again, and use --no-mmap for files that are rewritten while in use"
-    )]
+    #[error(fmt = lost)]
     Lost {
         /// The file's path.
         file: String,
@@ -274,11 +278,7 @@ pub enum Error {
     },
 
     /// The file was changed while it was open.
-    #[error(
-        "{file}: expected the {expected} bytes that were opened, found the file changed \
-         ({found} bytes now); load the model again, and use --no-mmap for files that are rewritten \
-         while in use"
-    )]
+    #[error(fmt = changed)]
     Changed {
         /// The file's path.
         file: String,
@@ -287,6 +287,28 @@ pub enum Error {
         /// Its size now, in bytes.
         found: u64,
     },
+}
+
+fn lost(file: &str, offset: &u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "{file}: byte {offset} can no longer be read: the file was truncated while in use, or its disk failed; "
+    )?;
+    unmapped().fmt(f)
+}
+
+fn changed(file: &str, expected: &u64, found: &u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "{file}: expected the {expected} bytes that were opened, found the file changed ({found} bytes now); "
+    )?;
+    unmapped().fmt(f)
+}
+
+/// What to do about a file that changed.
+fn unmapped() -> Phrase {
+    let unmapped = Phrase::from("load the model again, and use ").setting(Setting::NoMmap);
+    unmapped.text(" for files that are rewritten while in use")
 }
 
 /// Advice for malformed files.

@@ -49,7 +49,7 @@ mod stamp;
 mod value;
 mod writer;
 
-pub use error::Error;
+pub use error::{Error, SourceError};
 pub use file::{File, OpenOptions, Progress, Tensor};
 pub use layout::TensorLayout;
 pub use metadata::Metadata;
@@ -57,7 +57,7 @@ pub use overrides::MetadataOverride;
 pub use shards::shard_paths;
 pub use stamp::Stamp;
 pub use value::{Array, Strings, Value};
-pub use writer::{NewTensor, SourceError, put_in_place, to_bytes, write, write_draft};
+pub use writer::{NewTensor, put_in_place, to_bytes, write, write_draft};
 
 /// The alignment of tensor data if `general.alignment` is absent, in bytes.
 pub const DEFAULT_ALIGNMENT: u32 = 32;

@@ -10,10 +10,9 @@ use bilayer_quant::Type;
 use bilayer_quant::private::KEY;
 use bytes::Bytes;
 
-use crate::{Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names};
-
-/// The error type of tensor sources.
-pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+use crate::{
+    Array, Error, File, Metadata, SourceError, Tensor, TensorLayout, Value, encode, limits, names,
+};
 
 type Fill<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<(), SourceError> + 'a>;
 

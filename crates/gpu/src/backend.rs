@@ -9,37 +9,17 @@ use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
     OpTime, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight, WeightId,
 };
-use bilayer_quant::Type;
 use rayon::prelude::*;
 
-use crate::Error;
-use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::caps::Caps;
-use crate::device::{Created, Device, DeviceOptions};
+use crate::device::{Created, Device};
 use crate::kernel::Source;
-use crate::kernels::weights::stored;
-use crate::kernels::{self, matmul::takes_ints};
-use crate::pipeline_cache::Keep;
 use crate::program::Program;
 use crate::program::build::{Draft, Pool, Site, build, sources};
 use crate::program::lower::{Holdings, lower};
 use crate::slots::Slots;
 use crate::weights::Weights;
-
-/// Options for opening a GPU backend.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The adapter: an index, `software`, or a part of a name. By default the best one that is not a software
-    /// adapter.
-    pub device: Option<String>,
-    /// Restrictions on its kernels.
-    pub kernels: DeviceOptions,
-    /// Whether to skip the self-check at start.
-    pub unchecked: bool,
-    /// Storage for the driver's compiled pipelines across runs.
-    pub keeper: Option<Arc<dyn Keep>>,
-}
 
 /// A GPU as a backend. Calls return before the work is done; `write` and `submit` are queued in order.
 pub struct Gpu {
@@ -90,43 +70,16 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens an adapter and runs the self-check.
-    ///
-    /// # Errors
-    /// No adapter matches, its driver refuses, or its results are wrong.
-    pub fn open(options: &Options) -> Result<Opened, Error> {
-        let adapter = crate::find(options.device.as_deref())?;
-        let device = crate::open_adapter(&adapter, options.kernels, options.keeper.clone())?;
-        let facts = facts_of(&adapter);
-        let (tile, rate) = match options.unchecked {
-            true => (device.caps().tile, crate::probe::RATE_MIN),
-            false => {
-                crate::probe::check(&device)?;
-                let keeper = options.keeper.as_deref();
-                let kept = keeper.map(|keeper| (keeper, facts.identity.as_str()));
-                crate::tiles::choose(&device, options.kernels, kept)?
-            }
-        };
-        let device = device.with_tile(tile);
-        let device = match options.unchecked || crate::probe::attends(&device) {
-            true => device,
-            false => device.without_coop_attention(),
-        };
-        let device = Arc::new(device);
-        let is_rate_given = options.kernels.rate.is_some();
-        let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
-        let facts = Facts { level: level(device.caps()), ..facts };
+    /// A device that was checked. It does `measured` operations per second, unless the options give another number.
+    pub(crate) fn new(device: Device, facts: Facts, measured: f64, given: Option<u64>) -> Opened {
         let caps = device.caps().clone();
-        let opened = Opened { device, facts, caps, rate, is_rate_given };
-        if options.unchecked || !opened.caps.emits || !opened.device.is_hardware() {
-            return Ok(opened);
+        Opened {
+            facts: Facts { level: caps.level(), ..facts },
+            device: Arc::new(device),
+            caps,
+            rate: given.map_or(measured, |rate| rate as f64),
+            is_rate_given: given.is_some(),
         }
-        let kept = options.keeper.as_deref().map(|keeper| (keeper, opened.facts.identity.as_str()));
-        let emits = crate::decode::choose(&opened, kept).map_err(|error| Error::SelfCheck {
-            adapter: opened.facts.name.clone(),
-            reason: error.to_string(),
-        })?;
-        Ok(if emits { opened } else { opened.without_emitting() })
     }
 
     /// With products of few columns that only compute their own result.
@@ -176,14 +129,6 @@ impl Opened {
 }
 
 impl Gpu {
-    /// Opens an adapter for a single backend.
-    ///
-    /// # Errors
-    /// Those of [`Opened::open`].
-    pub fn open(options: &Options) -> Result<Gpu, Error> {
-        Ok(Opened::open(options)?.backend())
-    }
-
     /// The device underneath.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
@@ -202,6 +147,11 @@ impl Gpu {
     /// Steps whose commands were recorded while the device computed those before.
     pub fn steps_recorded_ahead(&self) -> usize {
         self.segments.iter().map(|compiled| compiled.program.recorded_ahead).sum()
+    }
+
+    /// Number of dispatches of a segment's last step.
+    pub fn dispatches(&self, segment: SegmentId) -> usize {
+        self.segments.get(segment.0 as usize).map_or(0, |compiled| compiled.program.dispatches())
     }
 
     /// Bytes of weights that are read directly from the file's map.
@@ -311,7 +261,7 @@ impl Gpu {
             self.device.check()?;
             self.rate = measured.unwrap_or(crate::probe::RATE_MIN).min(self.rate);
         }
-        self.facts.level = level(&caps);
+        self.facts.level = caps.level();
         self.caps = caps;
         if let GraphError::DeviceLost { reason, .. } = rejection
             && !self.replaced.contains(&reason)
@@ -339,43 +289,6 @@ impl Gpu {
     fn cache(&self, id: CacheId) -> Result<&Cache, GraphError> {
         self.caches.get(&id).ok_or_else(|| unknown("as a cache's number", id.0, 0))
     }
-}
-
-/// Properties of an adapter before it is opened.
-///
-/// # Errors
-/// There is no such adapter.
-pub fn facts(device: Option<&str>) -> Result<Facts, Error> {
-    Ok(facts_of(&crate::find(device)?))
-}
-
-fn facts_of(adapter: &Adapter) -> Facts {
-    let (facts, caps) = (adapter.facts(), adapter.caps());
-    let types = bilayer_quant::all().iter().copied();
-    Facts {
-        level: facts.api.to_owned(),
-        ops: kernels::ops(),
-        converted: converted(),
-        quantized: types.filter(|&ty| takes_ints(&caps, stored(ty))).collect(),
-        shares_memory: caps.unified
-            && adapter.raw().features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
-        uses_host_memory: caps.unified && facts.is_of_host(caps.vendor),
-        identity: format!("{} {}", facts.name, facts.driver),
-        ..Facts::offload("gpu", facts.name.clone(), facts.free_bytes.unwrap_or(facts.memory_bytes))
-    }
-}
-
-/// The selected kernel family: what of the device its kernels use.
-fn level(caps: &Caps) -> String {
-    let lanes = caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
-    let tiles = if caps.software { String::new() } else { format!(", tiles {}", caps.tile) };
-    format!("{} {lanes}{tiles}", caps.api.name())
-}
-
-/// Types without a shader, and what they are stored as.
-fn converted() -> Vec<(Type, Type)> {
-    let types = bilayer_quant::all().iter().map(|&ty| (ty, stored(ty)));
-    types.filter(|(ty, stored)| ty != stored).collect()
 }
 
 /// The error for a segment or value that was never compiled.

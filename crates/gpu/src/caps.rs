@@ -52,6 +52,15 @@ impl Vendor {
     }
 }
 
+/// The threads of a workgroup that is one subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Subgroup {
+    /// How many they are.
+    pub threads: u32,
+    /// Whether larger workgroups may have larger subgroups.
+    pub varies: bool,
+}
+
 /// Multiplication of small matrices that a subgroup holds together: halves, with sums in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Coop {
@@ -154,6 +163,14 @@ impl Caps {
     /// Threads of a workgroup that is one subgroup, or that reduces through workgroup memory.
     pub fn lanes(&self) -> u32 {
         self.subgroup.unwrap_or(32)
+    }
+
+    /// The selected kernel family: what of the device its kernels use.
+    pub(crate) fn level(&self) -> String {
+        let lanes =
+            self.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
+        let tiles = if self.software { String::new() } else { format!(", tiles {}", self.tile) };
+        format!("{} {lanes}{tiles}", self.api.name())
     }
 
     /// The most columns of products that emit the next product's input; 0 where none do. With more, or with more lanes, the rows

@@ -9,16 +9,17 @@ use bilayer_graph::Error as GraphError;
 
 use crate::Error;
 use crate::adapter::Adapter;
-use crate::caps::{Api, Caps, Coop, Input, Tile};
-use crate::counter::Counter;
+use crate::caps::{Api, Caps, Coop, Input, Subgroup, Tile};
 use crate::kernel::{Access, Source};
 use crate::memory;
 use crate::pipeline_cache::{Keep, PipelineCache};
-use crate::probe::Subgroup;
 use crate::unified;
 
+pub(crate) mod counter;
 mod transfer;
 mod wait;
+
+use counter::Counter;
 
 /// How long a wait goes on while the device finishes nothing, before it counts as lost.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -249,7 +250,7 @@ impl Device {
     }
 
     /// Whether it is not a software adapter, whatever the options say.
-    pub(crate) fn is_hardware(&self) -> bool {
+    pub fn is_hardware(&self) -> bool {
         self.timeout.is_some()
     }
 

@@ -8,7 +8,7 @@ use half::f16;
 use minijinja::context;
 
 use crate::adapter::Adapter;
-use crate::caps::{Api, Caps, Coop, Input};
+use crate::caps::{Api, Caps, Coop, Input, Subgroup};
 use crate::device::Device;
 use crate::kernel::{Access, Source};
 use crate::kernels::matmul::{
@@ -20,15 +20,6 @@ use crate::render::render;
 mod attention;
 
 pub use attention::attends;
-
-/// The threads of a workgroup that is one subgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subgroup {
-    /// How many they are.
-    pub threads: u32,
-    /// Whether larger workgroups may have larger subgroups.
-    pub varies: bool,
-}
 
 /// Subgroups smaller than this are not used where their size varies: most lanes of a wide unit would idle.
 const VARYING_MIN: u32 = 32;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bilayer_graph::{Error as GraphError, Kernel, Limits, OpTime, Rows, Step, Value};
 
-use crate::counter::Completion;
+use crate::device::counter::Completion;
 use crate::device::{Device, Pipeline};
 
 pub mod build;
@@ -437,6 +437,12 @@ impl Program {
         }
     }
 
+    /// Number of dispatches of the last step.
+    pub(crate) fn dispatches(&self) -> usize {
+        let all = self.stages.iter().flat_map(|stage| stage.dispatches(&self.last));
+        all.filter(|dispatch| !dispatch.grid.groups(&self.last).contains(&0)).count()
+    }
+
     /// Whether a value can be read from this program.
     pub(crate) fn makes(&self, value: Value) -> bool {
         self.outputs.iter().any(|output| output.access.value == value)
@@ -470,6 +476,12 @@ fn take(operations: impl Iterator<Item = u64>, most: u64) -> (usize, u64) {
 }
 
 impl Stage {
+    /// The dispatches for a step, of which some may have no workgroups.
+    fn dispatches(&self, counts: &Counts) -> &[Dispatch] {
+        let taken = self.choices.iter().find(|choice| (choice.when)(counts, choice.bound));
+        taken.map_or(&[], |choice| &choice.dispatches)
+    }
+
     /// Records the stage's dispatches from one on, until they have `most` operations; returns the operations, and the next
     /// dispatch unless it was the last.
     fn encode(
@@ -479,8 +491,7 @@ impl Stage {
         from: usize,
         most: u64,
     ) -> (u64, Option<usize>) {
-        let taken = self.choices.iter().find(|choice| (choice.when)(counts, choice.bound));
-        let dispatches = taken.map_or(&[][..], |choice| &choice.dispatches);
+        let dispatches = self.dispatches(counts);
         let encoded = dispatches[from..].iter().map(|dispatch| dispatch.encode(pass, counts));
         let (count, operations) = take(encoded, most);
         let next = from + count;

@@ -13,7 +13,7 @@ use bilayer_gpu::{Error, Keep, Opened, Options, decode, open};
 #[path = "../../../tests/support/required.rs"]
 mod required;
 
-use required::skip;
+use required::{skip, skip_matrices};
 
 /// Any adapter, a software one too; without one the test says so, or fails where one must be.
 fn device(options: DeviceOptions) -> Option<Device> {
@@ -123,7 +123,7 @@ fn tiles_are_measured_once() {
         }
         (None, Err(error)) => {
             assert!(error.to_string().contains("no tiles of the form"), "{error}");
-            eprintln!("skipped: the adapter has no cooperative matrices");
+            skip_matrices("no adapter with cooperative matrices", "coop-check");
         }
         (coop, other) => {
             panic!("{coop:?}: {}", other.map_or_else(|e| e.to_string(), |_| "opened".into()))

@@ -1,9 +1,14 @@
 //! The recorded graph: nodes in execution order, values, weights and caches.
 
+use std::ops::Range;
+
 use bilayer_quant::Type;
 use bilayer_quant::cache::{BLOCK, head_bytes};
 
-use crate::{CacheId, Experts, Op, Rows, SplitMixture, StateId, Value, Weight, WeightId, Window};
+use crate::{
+    Attend, CacheId, Experts, Op, Part, Rows, SplitMixture, StateId, Value, Weight, WeightId,
+    Window,
+};
 
 /// The static properties of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +79,15 @@ impl CacheInfo {
     /// Elements of one head of values.
     pub fn value_dim(&self) -> usize {
         self.values_in_keys.unwrap_or(self.head_dim)
+    }
+}
+
+impl Attend {
+    /// The temporary cache for keys and values of an attention without a cache: F32, because rounding would save no
+    /// lasting memory.
+    pub fn scratch(&self) -> CacheInfo {
+        let Attend { kv_heads, head_dim, window, .. } = *self;
+        CacheInfo { layer: 0, kv_heads, head_dim, values_in_keys: self.v.in_keys(), window }
     }
 }
 
@@ -179,6 +193,31 @@ impl Graph {
     /// A state by id.
     pub fn state(&self, id: StateId) -> &StateInfo {
         &self.states[id.0 as usize]
+    }
+
+    /// The split mixture that a node belongs to, and the part.
+    pub fn part_of(&self, node: usize) -> Option<(usize, Part)> {
+        let part = |(number, split): (usize, &SplitMixture)| Some((number, split.part(node)?));
+        self.splits.iter().enumerate().find_map(part)
+    }
+
+    /// Whether any of some nodes reads residents.
+    pub fn reads_residents(&self, nodes: Range<usize>) -> bool {
+        let mut weights = self.nodes[nodes].iter().flat_map(|node| node.op.weights());
+        weights.any(|id| self.weight(id).is_resident)
+    }
+
+    /// The router's result from which a value is made that no node computes; `None` for other values.
+    pub fn routed_by(&self, value: Value) -> Option<Value> {
+        self.splits.iter().find(|split| split.reads(value).is_some()).map(|split| split.route)
+    }
+
+    /// The share of a split mixture's matrices that a step of `tokens` tokens is expected to read; `None` for other
+    /// nodes.
+    fn split_share(&self, node: usize, tokens: usize) -> Option<f64> {
+        let Op::Experts(experts) = &self.nodes[node].op else { return None };
+        let (number, part) = self.part_of(node)?;
+        Some(self.splits[number].used(part, tokens) / self.experts(experts) as f64)
     }
 
     /// The fraction of a node's matrices that a step of `tokens` tokens reads: for experts the expected fraction with

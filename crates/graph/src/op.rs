@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{CacheInfo, DistanceBias, Span, WeightId};
+use crate::{DistanceBias, Span, WeightId};
 
 mod positions;
 
@@ -345,13 +345,6 @@ impl Attend {
             Some(DistanceBias::Buckets(buckets)) => Some(buckets.table),
             Some(DistanceBias::Slopes(_)) | None => None,
         }
-    }
-
-    /// The temporary cache for keys and values of an attention without a cache: F32, because rounding would save no
-    /// lasting memory.
-    pub fn scratch(&self) -> CacheInfo {
-        let Attend { kv_heads, head_dim, window, .. } = *self;
-        CacheInfo { layer: 0, kv_heads, head_dim, values_in_keys: self.v.in_keys(), window }
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use crate::graph::Graph;
-use crate::{Op, Stack, Value, WeightId};
+use crate::{Stack, Value, WeightId};
 
 /// The index in a route of an expert that the reader of the route does not have: its products are 0.
 pub const NO_EXPERT: f32 = -1.0;
@@ -83,7 +82,7 @@ impl SplitMixture {
     }
 
     /// The expected number of a part's experts that some of `tokens` tokens use.
-    fn used(&self, part: Part, tokens: usize) -> f64 {
+    pub(crate) fn used(&self, part: Part, tokens: usize) -> f64 {
         let used = |expert: usize| {
             let idle = 1.0 - f64::from(self.uses[expert]).min(1.0);
             1.0 - idle.powf(tokens as f64)
@@ -93,33 +92,6 @@ impl SplitMixture {
             Part::Resident => residents,
             Part::Rest => ((0..self.uses.len()).map(used).sum::<f64>() - residents).max(0.0),
         }
-    }
-}
-
-impl Graph {
-    /// The split mixture that a node belongs to, and the part.
-    pub fn part_of(&self, node: usize) -> Option<(usize, Part)> {
-        let part = |(number, split): (usize, &SplitMixture)| Some((number, split.part(node)?));
-        self.splits.iter().enumerate().find_map(part)
-    }
-
-    /// Whether any of some nodes reads residents.
-    pub fn reads_residents(&self, nodes: Range<usize>) -> bool {
-        let mut weights = self.nodes[nodes].iter().flat_map(|node| node.op.weights());
-        weights.any(|id| self.weight(id).is_resident)
-    }
-
-    /// The router's result from which a value is made that no node computes; `None` for other values.
-    pub fn routed_by(&self, value: Value) -> Option<Value> {
-        self.splits.iter().find(|split| split.reads(value).is_some()).map(|split| split.route)
-    }
-
-    /// The share of a split mixture's matrices that a step of `tokens` tokens is expected to read; `None` for other
-    /// nodes.
-    pub(crate) fn split_share(&self, node: usize, tokens: usize) -> Option<f64> {
-        let Op::Experts(experts) = &self.nodes[node].op else { return None };
-        let (number, part) = self.part_of(node)?;
-        Some(self.splits[number].used(part, tokens) / self.experts(experts) as f64)
     }
 }
 

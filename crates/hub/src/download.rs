@@ -6,17 +6,17 @@ use bilayer_files::Access;
 
 use crate::cache::HubCache;
 use crate::choose::choose;
-use crate::fetch::{Tell, Transfer};
 use crate::name::{Wanted, relative};
+use crate::transfer::{Tell, Transfer};
 use crate::{Error, Places};
 
 mod blob;
 mod client;
 mod proxy;
 mod roots;
+mod url;
 
-use blob::Blob;
-use client::Client;
+use client::{Blob, Client};
 
 /// Fetches what is missing of a model and links it into the snapshot of the repository's newest commit. Where the
 /// repository has not the usual quantization and its file of choice is `cached`, that serves, however old it is.

@@ -1,9 +1,13 @@
 //! What can go wrong between a model's name and its file.
 
+use std::fmt::{self, Display};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a model cannot be found or downloaded. Each message ends with what to do.
+use bilayer_settings::{Phrase, Setting};
+
+/// Why a model cannot be found or downloaded. Each message ends with what to do; `{:#}` names variables of the environment in
+/// place of flags.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A name that is none.
@@ -18,10 +22,7 @@ pub enum Error {
     #[error("there is no folder for the Hugging Face cache; set HF_HOME or HOME")]
     NoCache,
     /// Missing in the cache, and connections are not allowed.
-    #[error(
-        "{wanted} is not in {} and downloads are off; allow them (no --offline, no HF_HUB_OFFLINE), or fetch it elsewhere",
-        .cache.display()
-    )]
+    #[error(fmt = offline)]
     Offline {
         /// The model.
         wanted: String,
@@ -70,14 +71,14 @@ pub enum Error {
         count: usize,
     },
     /// The hub wants a token, or another one.
-    #[error("{what}: the hub refused access (HTTP {status}): {advice}")]
+    #[error(fmt = denied)]
     Denied {
         /// Repository or file.
         what: String,
         /// 401 or 403.
         status: u16,
         /// How to get access.
-        advice: String,
+        advice: Phrase,
     },
     /// The hub does not know it.
     #[error("{what}: not on the hub (HTTP 404); check the name on {endpoint}")]
@@ -104,7 +105,7 @@ pub enum Error {
         reason: String,
     },
     /// No connection.
-    #[error("{url}: {reason}; check the connection, or use --offline with what is in the cache")]
+    #[error(fmt = unreachable)]
     Unreachable {
         /// What was asked.
         url: String,
@@ -212,6 +213,28 @@ impl Error {
         let path = path.to_owned();
         move |source| Error::Io { path, source }
     }
+}
+
+fn offline(wanted: &str, cache: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (flag, variable) = (Setting::Offline.flag(), Setting::Offline.name());
+    let advice =
+        Phrase::from("downloads are off; allow them (").either(&format!("no {flag}, "), "");
+    let advice = advice.text(&format!("no {variable}), or fetch it elsewhere"));
+    write!(f, "{wanted} is not in {} and ", cache.display())?;
+    advice.fmt(f)
+}
+
+fn denied(what: &str, status: &u16, advice: &Phrase, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{what}: the hub refused access (HTTP {status}): ")?;
+    advice.fmt(f)
+}
+
+fn unreachable(url: &str, reason: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (flag, variable) = (Setting::Offline.flag(), Setting::Offline.name());
+    let advice = Phrase::from("check the connection, or use ");
+    let advice = advice.either(flag, &format!("{variable}=1")).text(" with what is in the cache");
+    write!(f, "{url}: {reason}; ")?;
+    advice.fmt(f)
 }
 
 /// Flags that name adapters.

@@ -1,25 +1,11 @@
 //! From a name to a file: the cache first, then the hub.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::cache::{Cached, HubCache};
 use crate::name::Wanted;
+use crate::transfer::Tell;
 use crate::{Access, Error, Places};
-
-/// How far a download is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer<'a> {
-    /// The file that arrives.
-    pub file: &'a str,
-    /// Bytes of the model that are there, all its shards together.
-    pub done_bytes: u64,
-    /// Bytes that there will be.
-    pub total_bytes: u64,
-}
-
-/// Hears of a download's progress, and may end it.
-pub type Tell<'t> = dyn FnMut(Transfer<'_>) -> ControlFlow<()> + 't;
 
 /// The hub and its cache on this machine.
 ///

@@ -30,20 +30,24 @@ mod error;
 mod exit_code;
 mod fetch;
 mod folder;
+mod found;
 mod listing;
 mod lm_studio;
 mod name;
 mod ollama;
 mod places;
+mod transfer;
 mod walk;
 
 pub use choose::quant;
 pub use error::Error;
-pub use fetch::{Hub, Transfer};
+pub use fetch::Hub;
 pub use folder::Folder;
-pub use listing::{Found, Origin, in_folder, list, near, stem};
+pub use found::{Found, Origin};
+pub use listing::{in_folder, list, near, stem};
 pub use name::{Repo, Wanted};
 pub use places::{Access, AccessToken, Places};
+pub use transfer::Transfer;
 
 use std::path::PathBuf;
 
@@ -76,7 +80,7 @@ impl Reference {
     ///
     /// # Errors
     /// The model is in none of the store's folders, or cannot be downloaded.
-    pub fn locate(&self, places: &Places, tell: &mut fetch::Tell<'_>) -> Result<PathBuf, Error> {
+    pub fn locate(&self, places: &Places, tell: &mut transfer::Tell<'_>) -> Result<PathBuf, Error> {
         match self {
             Reference::Hub(wanted) => Hub::new(places.clone()).fetch(wanted, tell),
             Reference::Ollama(name) => ollama::locate(&places.ollama, name),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::choose::{self, choose_in};
-use crate::listing::{Found, Origin};
+use crate::found::{Found, Origin};
 use crate::name::relative;
 use crate::{Error, walk};
 

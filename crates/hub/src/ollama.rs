@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::listing::{Found, Origin};
+use crate::found::{Found, Origin};
 use crate::name::relative;
 use crate::{Error, walk};
 

@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 use bilayer_cpu::{host, probe};
 use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Demand, Machine, Plan};
+use bilayer_settings::{Phrase, Setting};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -72,12 +73,14 @@ impl Test {
         if self.generate == 0 || self.parallel <= step_tokens {
             return Ok(());
         }
-        let expected = format!(
-            "at most the {step_tokens} tokens of a step (-ub), which has one of each sequence; use a smaller -np or a \
-             larger -ub"
-        );
-        let (name, found) = ("parallel (-np)", self.parallel.to_string());
-        Err(bilayer_engine::Error::Setting { name, found, expected }.into())
+        let expected = Phrase::from(format!("at most the {step_tokens} "))
+            .noun("tokens of a step", Setting::UbatchSize)
+            .text(", which has one of each sequence; use a smaller ")
+            .setting(Setting::Parallel)
+            .text(" or a larger ")
+            .setting(Setting::UbatchSize);
+        let name = Phrase::default().noun("parallel", Setting::Parallel);
+        Err(bilayer_engine::Error::setting(name, self.parallel, expected).into())
     }
 }
 
@@ -504,6 +507,9 @@ mod tests {
             text.contains("-np) is 17; it must be at most the 16 tokens of a step (-ub)"),
             "{text}"
         );
+        let text = format!("{error:#}");
+        assert!(text.starts_with("`parallel` is 17; it must be at most"), "{text}");
+        assert!(text.ends_with("use a smaller `parallel` or a larger `ubatch_size`"), "{text}");
         assert_eq!(error.exit_code(), bilayer_engine::Exit::Usage);
     }
 

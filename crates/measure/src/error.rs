@@ -2,10 +2,12 @@
 
 use bilayer_engine::Exit;
 use bilayer_engine::session::Warning;
+use bilayer_settings::Phrase;
 
-use crate::{evaluate, perplexity};
+use crate::evaluate::error::Error as Evaluating;
+use crate::perplexity::error::Error as Scoring;
 
-/// Errors of measuring.
+/// Errors of measuring: `{:#}` names settings as programs do, in place of flags.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Loading or running the model failed.
@@ -13,10 +15,10 @@ pub enum Error {
     Engine(#[from] bilayer_engine::Error),
     /// A text could not be scored.
     #[error(transparent)]
-    Perplexity(#[from] perplexity::Error),
+    Perplexity(#[from] Scoring),
     /// Cases are wrong, or not for a model.
     #[error(transparent)]
-    Evaluate(#[from] evaluate::Error),
+    Evaluate(#[from] Evaluating),
     /// A device failed and another took over, so the placement to be measured is gone.
     #[error("{0}; a measurement needs the placement it was asked for")]
     Displaced(Box<Warning>),
@@ -37,7 +39,6 @@ impl From<bilayer_cpu::Error> for Error {
 impl Error {
     /// The exit code.
     pub fn exit_code(&self) -> Exit {
-        use perplexity::Error as Scoring;
         match self {
             Error::Engine(error) => error.exit_code(),
             Error::Evaluate(_) => Exit::Usage,
@@ -56,15 +57,14 @@ impl Error {
         }
     }
 
-    /// The next step for the user, to be appended to the error; empty if the error contains it.
-    pub fn advice(&self) -> &'static str {
+    /// The next step for the user, to be appended to the error; empty if the error contains it. `{:#}` names settings as
+    /// programs do.
+    pub fn advice(&self) -> Phrase {
         match self {
             Error::Engine(error) => error.advice(),
-            Error::Perplexity(perplexity::Error::Write(_)) => "; make room",
-            Error::Perplexity(perplexity::Error::Read(_)) => {
-                "; write the file again with --kl-base"
-            }
-            Error::Perplexity(_) | Error::Evaluate(_) | Error::Displaced(_) => "",
+            Error::Perplexity(Scoring::Write(_)) => "; make room".into(),
+            Error::Perplexity(Scoring::Read(_)) => "; write the file again with --kl-base".into(),
+            Error::Perplexity(_) | Error::Evaluate(_) | Error::Displaced(_) => Phrase::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Times of a model's layers on a device, measured on the device itself.
 //!
 //! Each device runs a stretch of layers larger than any cache (the weights of a single layer would be cached when read
-//! repeatedly), one of these layers, and the head: with one token, a small batch, and a piece of a prompt. Layers are
+//! repeatedly), one of these layers, and the head: with one token, a small batch, a short prompt, and a piece of a prompt. Layers are
 //! weighted by their bytes. Times are wall-clock times, as in a session: clocks between kernels would delay them.
 
 use std::collections::{BTreeMap, HashSet};
@@ -14,7 +14,8 @@ use bilayer_graph::{
     SharedBytes, Span, StateSpan, Step, Weight,
 };
 use bilayer_scheduler::{
-    BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut, timed_tokens,
+    BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, SHORT_TOKENS, cut,
+    timed_tokens,
 };
 
 mod upload;
@@ -66,7 +67,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
     let before = bench.repeat(1, 1, TIME)?;
     let batch = low(bench.repeat(BATCH_TOKENS, BATCH_TOKENS, TIME / 2)?);
-    let (piece, prompt) = bench.prompts(most)?;
+    let prompts = bench.prompts(most)?;
     // Repeated, since the load on the machine may have changed.
     let mut decode = bench.repeat(1, 1, TIME)?;
     decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
@@ -79,13 +80,14 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     };
     let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
     let apart_prompt = |of: Prompt| Prompt { tokens: of.tokens, walls: apart(of.walls, &weights) };
-    let (piece, prompt) = (apart_prompt(piece), apart_prompt(prompt));
+    let [short, piece, prompt] = prompts.map(apart_prompt);
     let upload = upload::measured(subject, bench.backend, &layers, prompt, limits)?;
     bench.backend.reserve(&Holding::default())?;
     let per_token = |of: &Prompt<Apart>, ms: f64| Some(ms / of.tokens as f64);
     let cost = |of: &dyn Fn(&Apart) -> f64, of_prompt: &dyn Fn(&Apart) -> f64| Cost {
         decode_ms: of(&decode),
         batch_ms: Some(of(&batch)),
+        short_ms: per_token(&short, of_prompt(&short.walls)),
         prefill_ms: per_token(&piece, of_prompt(&piece.walls)),
         prompt_ms: per_token(&prompt, of_prompt(&prompt.walls)),
     };
@@ -98,6 +100,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
         layers: std::iter::zip(&bytes, &weights).map(layer).collect(),
         output: Cost {
             // Only the last token of a prompt needs it.
+            short_ms: Some(short.walls.output / PROMPT_TOKENS as f64),
             prefill_ms: Some(piece.walls.output / PROMPT_TOKENS as f64),
             prompt_ms: Some(prompt.walls.output / PROMPT_TOKENS as f64),
             ..cost(&|apart| apart.output, &|_| 0.0)
@@ -272,17 +275,17 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Times of a micro-batch of a prompt, and of as many of up to `most` tokens in one step as do not take too long.
-    fn prompts(&mut self, most: usize) -> Result<(Prompt, Prompt), Error> {
-        let tokens = most.min(32);
-        let first = Prompt { tokens, walls: low(self.repeat(tokens, 1, Duration::ZERO)?) };
+    /// Times of a short prompt, of a micro-batch, and of as many of up to `most` tokens in one step as do not take too long.
+    fn prompts(&mut self, most: usize) -> Result<[Prompt; 3], Error> {
+        let tokens = most.min(SHORT_TOKENS);
+        let short = Prompt { tokens, walls: low(self.repeat(tokens, 1, TIME / 2)?) };
         let fits = |tokens: usize, of: &Prompt| {
             let each = of.walls.iter().sum::<f64>() / of.tokens as f64;
             tokens <= most && each * tokens as f64 <= TIME.as_secs_f64() * 1e3
         };
-        let piece = match [PIECE_TOKENS, 64].into_iter().find(|&tokens| fits(tokens, &first)) {
+        let piece = match [PIECE_TOKENS, 64].into_iter().find(|&tokens| fits(tokens, &short)) {
             Some(tokens) => Prompt { tokens, walls: low(self.repeat(tokens, 1, TIME)?) },
-            None => first,
+            None => short,
         };
         let prompt = match most {
             tokens if tokens > piece.tokens && fits(tokens, &piece) => {
@@ -290,7 +293,7 @@ impl Bench<'_> {
             }
             _ => piece,
         };
-        Ok((piece, prompt))
+        Ok([short, piece, prompt])
     }
 
     /// Repeats steps of `tokens` tokens, the last `outputs` of which are requested, through each part in turn:

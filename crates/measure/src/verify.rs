@@ -1,9 +1,12 @@
 //! Compares two backends op by op on the same tokens: which op of the second one is off, and by how much.
 //!
 //! Every op of the second backend is a separate segment with inputs computed by the *first*, so an op shows only its
-//! own error. The model's results, logits or an encoder's output, are then compared end to end, with each backend on
-//! its own.
+//! own error. So is every group of ops that a backend fuses, such as the last norm and the output matrix. The model's
+//! results, logits or an encoder's output, are then compared end to end, with each backend on its own.
 
+use std::collections::HashMap;
+
+use bilayer_graph::fuse::{self, Item};
 use bilayer_graph::{
     Backend, Exactness, Graph, Holding, Limits, Op, PAGE_TOKENS, Precision, Rows, Segment, Span,
     StateSpan, Step, Value, WeightId,
@@ -117,6 +120,8 @@ pub enum Ends {
 pub struct Report {
     /// Every op, in the order of the graph.
     pub ops: Vec<OpError>,
+    /// Every group of ops that is fused, named after the last of them, such as `fused add ffn_residual`.
+    pub fused: Vec<OpError>,
     /// End to end: mean squared difference over the mean square.
     pub nmse: f64,
     /// The difference in other terms.
@@ -128,17 +133,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// The first op out of its bound.
+    /// The first op out of its bound, or else the first fused group of ops.
     pub fn first_bad(&self) -> Option<&OpError> {
-        self.ops.iter().find(|op| !op.is_good())
+        self.ops.iter().chain(&self.fused).find(|op| !op.is_good())
     }
 
-    /// Whether all of the second backend's rows are numbers. They come from fused ops, which are not compared one by one.
+    /// Whether all of the second backend's rows are numbers. Their error has no bound: it grows with every layer, by as much as
+    /// the model's weights make of it.
     pub fn is_finite(&self) -> bool {
         self.found.iter().all(|value| value.is_finite())
     }
 
-    /// Whether every op is within its bound and every row is finite.
+    /// Whether every op is within its bound, by itself and fused, and every row is finite.
     pub fn is_good(&self) -> bool {
         self.first_bad().is_none() && self.is_finite()
     }
@@ -171,10 +177,17 @@ pub fn verify(
     let expected = case.values(first)?;
     go_on(0)?;
     let found = case.rows(second)?;
-    let mut ops = Vec::with_capacity(graph.nodes.len());
+    let (mut ops, mut fused) = (Vec::with_capacity(graph.nodes.len()), Vec::new());
+    let mut items: HashMap<usize, Item> = fuse::joined(&case.whole(vec![graph.logits]))
+        .into_iter()
+        .filter_map(|item| Some((*item.nodes.last().filter(|_| item.nodes.len() > 1)?, item)))
+        .collect();
     for node in 0..graph.nodes.len() {
         go_on(node)?;
         ops.push(case.op(second, node, &expected)?);
+        if let Some(item) = items.remove(&node) {
+            fused.push(case.fused(second, &item, &expected)?);
+        }
     }
     go_on(graph.nodes.len())?;
     let expected = &expected[graph.logits.0 as usize];
@@ -185,7 +198,7 @@ pub fn verify(
         Some(encoder) if encoder.scores => rows.scores(),
         Some(_) => rows.embeddings(),
     };
-    Ok(Report { ops, nmse: nmse(expected, &found), ends, found, width })
+    Ok(Report { ops, fused, nmse: nmse(expected, &found), ends, found, width })
 }
 
 /// Tokens of one sequence with all rows requested.
@@ -260,24 +273,20 @@ impl<'m> Case<'m> {
         Ok(())
     }
 
+    /// The whole graph.
+    fn whole(&self, outputs: Vec<Value>) -> Segment<'_> {
+        let graph = &self.graph;
+        Segment { graph, nodes: 0..graph.nodes.len(), inputs: Vec::new(), outputs }
+    }
+
     /// Every value of the graph, computed by one backend in one segment.
     fn values(&self, backend: &mut dyn Backend) -> Result<Vec<Vec<f32>>, Error> {
         self.load(backend)?;
-        let graph = &self.graph;
-        let made: Vec<Value> = graph.nodes.iter().map(|node| node.op.out()).collect();
-        let segment = Segment {
-            graph,
-            nodes: 0..graph.nodes.len(),
-            inputs: Vec::new(),
-            outputs: made.clone(),
-        };
-        let id = backend.compile(&segment, self.limits)?;
-        backend.submit(id, &self.step())?;
-        let mut values = vec![Vec::new(); graph.values.len()];
-        for value in made {
-            let mut data = self.room(value);
-            backend.read(value, &mut data)?;
-            values[value.0 as usize] = data;
+        let made: Vec<Value> = self.graph.nodes.iter().map(|node| node.op.out()).collect();
+        let found = self.run(backend, &self.whole(made.clone()), self.limits, &[])?;
+        let mut values = vec![Vec::new(); self.graph.values.len()];
+        for (value, found) in made.into_iter().zip(found) {
+            values[value.0 as usize] = found;
         }
         Ok(values)
     }
@@ -285,18 +294,30 @@ impl<'m> Case<'m> {
     /// The result rows of the whole graph, fused as in a normal run.
     fn rows(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, Error> {
         self.load(backend)?;
-        let graph = &self.graph;
-        let segment = Segment {
-            graph,
-            nodes: 0..graph.nodes.len(),
-            inputs: Vec::new(),
-            outputs: vec![graph.logits],
-        };
-        let id = backend.compile(&segment, Limits { fuse: true, ..self.limits })?;
+        let limits = Limits { fuse: true, ..self.limits };
+        let found = self.run(backend, &self.whole(vec![self.graph.logits]), limits, &[])?;
+        Ok(found.concat())
+    }
+
+    /// Runs a segment of a loaded backend on values computed by another; its outputs.
+    fn run(
+        &self,
+        backend: &mut dyn Backend,
+        segment: &Segment<'_>,
+        limits: Limits,
+        expected: &[Vec<f32>],
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let id = backend.compile(segment, limits)?;
+        for &input in &segment.inputs {
+            backend.write(input, &expected[input.0 as usize])?;
+        }
         backend.submit(id, &self.step())?;
-        let mut rows = self.room(graph.logits);
-        backend.read(graph.logits, &mut rows)?;
-        Ok(rows)
+        let mut read = |value: &Value| {
+            let mut found = self.room(*value);
+            backend.read(*value, &mut found)?;
+            Ok(found)
+        };
+        segment.outputs.iter().map(&mut read).collect()
     }
 
     /// Runs one op of a loaded backend on values computed by another.
@@ -311,22 +332,76 @@ impl<'m> Case<'m> {
         let mut inputs: Vec<Value> = op.inputs().collect();
         inputs.sort_unstable();
         inputs.dedup();
-        let out = op.out();
-        let segment =
-            Segment { graph, nodes: node..node + 1, inputs: inputs.clone(), outputs: vec![out] };
-        let id = backend.compile(&segment, self.limits)?;
-        for input in inputs {
-            backend.write(input, &expected[input.0 as usize])?;
-        }
-        backend.submit(id, &self.step())?;
-        let mut found = self.room(out);
-        backend.read(out, &mut found)?;
+        let (nodes, outputs) = (node..node + 1, vec![op.out()]);
+        let segment = Segment { graph, nodes, inputs, outputs };
+        let found = self.run(backend, &segment, self.limits, expected)?;
         Ok(OpError {
             layer: graph.nodes[node].layer,
-            op: format!("{} {}", op.kind().stem(), graph.nodes[node].name),
-            nmse: nmse(&expected[out.0 as usize], &found),
+            op: self.label(node),
+            nmse: nmse(&expected[op.out().0 as usize], &found[0]),
             bound: self.bound(op, expected),
         })
+    }
+
+    /// Such as `matmul ffn_down`.
+    fn label(&self, node: usize) -> String {
+        let node = &self.graph.nodes[node];
+        format!("{} {}", node.op.kind().stem(), node.name)
+    }
+
+    /// Runs fused ops of a loaded backend on values computed by another: a graph of their own, since others may lie between
+    /// them. Of several results the one nearest to its bound counts.
+    fn fused(
+        &self,
+        backend: &mut dyn Backend,
+        item: &Item,
+        expected: &[Vec<f32>],
+    ) -> Result<OpError, Error> {
+        let mut graph = self.graph.clone();
+        graph.nodes = item.nodes.iter().map(|&node| self.graph.nodes[node].clone()).collect();
+        let made: Vec<Value> = graph.nodes.iter().map(|node| node.op.out()).collect();
+        let mut inputs: Vec<Value> = graph.nodes.iter().flat_map(|node| node.op.inputs()).collect();
+        inputs.retain(|input| !made.contains(input));
+        inputs.sort_unstable();
+        inputs.dedup();
+        let others = self.graph.nodes.iter().enumerate().filter(|(n, _)| !item.nodes.contains(n));
+        let read: Vec<Value> = others.flat_map(|(_, node)| node.op.inputs()).collect();
+        let is_read = |value: &Value| *value == self.graph.logits || read.contains(value);
+        let outputs: Vec<Value> = made.into_iter().filter(is_read).collect();
+        let nodes = 0..graph.nodes.len();
+        let segment = Segment { graph: &graph, nodes, inputs, outputs };
+        let limits = Limits { fuse: true, ..self.limits };
+        let found = self.run(backend, &segment, limits, expected)?;
+        let bounds = self.bounds(&graph, expected);
+        let each = segment.outputs.iter().zip(&found).map(|(value, found)| {
+            let nmse = nmse(&expected[value.0 as usize], found);
+            (nmse, bounds[value])
+        });
+        let ratio = |(nmse, bound): &(f64, f64)| nmse / bound;
+        let worst = each.max_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let (nmse, bound) = worst.expect("somebody reads what ops compute");
+        let last = item.nodes[item.nodes.len() - 1];
+        let (layer, op) = (self.graph.nodes[last].layer, format!("fused {}", self.label(last)));
+        Ok(OpError { layer, op, nmse, bound })
+    }
+
+    /// The error bounds of what the ops of a graph compute one after the other. An op adds its own to those of its inputs, since
+    /// squares of independent errors add up; those of summands count by their size, as a large one may cancel another.
+    fn bounds(&self, graph: &Graph, values: &[Vec<f32>]) -> HashMap<Value, f64> {
+        let mut bounds: HashMap<Value, f64> = HashMap::new();
+        let size = |value: Value| squares(&values[value.0 as usize]);
+        for op in graph.nodes.iter().map(|node| &node.op) {
+            let carried = |value: Value| match (bounds.get(&value), op) {
+                (None, _) => 0.0,
+                (Some(bound), Op::Add { out, .. }) if size(*out) > 0.0 => {
+                    bound * size(value) / size(*out)
+                }
+                (Some(bound), _) => *bound,
+            };
+            let carried: f64 = op.inputs().map(carried).sum();
+            bounds.insert(op.out(), self.bound(op, values) + carried);
+        }
+        bounds
     }
 
     /// The error bound of an op on these values.
@@ -363,7 +438,6 @@ impl<'m> Case<'m> {
 /// The mean squared error of values, as a share of their mean square, when each run in a row of `width` is rounded to 127
 /// steps of its largest magnitude.
 fn rounding(values: &[f32], (width, run): (usize, usize)) -> f64 {
-    let square = |x: &f32| f64::from(*x) * f64::from(*x);
     let runs = values.chunks(width.max(1)).flat_map(|row| row.chunks(run));
     let off: f64 = runs
         .map(|run| {
@@ -371,7 +445,7 @@ fn rounding(values: &[f32], (width, run): (usize, usize)) -> f64 {
             run.len() as f64 * step * step / 12.0
         })
         .sum();
-    let whole: f64 = values.iter().map(square).sum();
+    let whole = squares(values);
     if whole > 0.0 { off / whole } else { 0.0 }
 }
 
@@ -381,10 +455,15 @@ fn rounds_to_codes(limits: Limits) -> bool {
     of(limits.key_type) || of(limits.value_type)
 }
 
+/// The sum of the squares.
+fn squares(values: &[f32]) -> f64 {
+    values.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
+}
+
 fn nmse(expected: &[f32], found: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let off: f64 = expected.iter().zip(found).map(|(e, f)| square(e - f)).sum();
-    let whole: f64 = expected.iter().map(|&e| square(e)).sum();
+    let whole = squares(expected);
     match (off == 0.0, off.is_finite() && whole > 0.0) {
         (true, _) => 0.0,
         (false, true) => off / whole,
@@ -450,6 +529,7 @@ mod tests {
         let op = |nmse| OpError { layer: None, op: String::new(), nmse, bound: FLOAT_BOUND };
         let of = |nmse, value| Report {
             ops: vec![op(nmse)],
+            fused: Vec::new(),
             nmse: 0.0,
             ends: Ends::Logits { kl: 0.0, top1: 1.0 },
             found: vec![0.0, value],

@@ -13,8 +13,7 @@ use crate::worker;
 
 /// The exception for an error of making a file.
 fn failed(py: Python<'_>, error: &quantize::Error) -> PyErr {
-    let text = bilayer::with_settings(&format!("{error}{}", error.advice()), |_| true);
-    raised(py, &text, error.exit_code() as u8)
+    raised(py, &format!("{error:#}{:#}", error.advice()), error.exit_code() as u8)
 }
 
 /// Does `work` until a signal cancels it.

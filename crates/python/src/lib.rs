@@ -58,10 +58,7 @@ mod _native {
         })?;
         match found {
             Ok(path) => Ok(path.to_string_lossy().into_owned()),
-            Err(error) => {
-                let text = bilayer::with_settings(&error.to_string(), |_| true);
-                Err(raised(py, &text, error.exit_code()))
-            }
+            Err(error) => Err(raised(py, &format!("{error:#}"), error.exit_code())),
         }
     }
 

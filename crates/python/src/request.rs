@@ -101,8 +101,7 @@ impl Asked {
             .iter()
             .map(|(name, text)| Ok((parameter(py, name)?, text.as_str())))
             .collect::<PyResult<_>>()?;
-        let wrong =
-            |error: SamplingError| usage(py, &bilayer::with_settings(&error.to_string(), |_| true));
+        let wrong = |error: SamplingError| usage(py, &format!("{error:#}"));
         let options = Sampling::parse(values).map_err(wrong)?;
         let names = |names: &Vec<String>| Samplers::named(names.iter().map(String::as_str));
         let samplers = self.samplers.as_ref().map(names).transpose().map_err(wrong)?;

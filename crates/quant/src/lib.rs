@@ -40,6 +40,7 @@ pub mod k_scales;
 mod lanes;
 mod nearest;
 mod rounding;
+mod rows;
 #[cfg(test)]
 mod samples;
 mod search;

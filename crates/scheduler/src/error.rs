@@ -1,15 +1,19 @@
 //! Errors of planning.
 
+use std::fmt::{self, Display};
+
+use bilayer_settings::{Phrase, Setting};
+
 use crate::Bytes;
 
-/// Errors of planning, before anything is loaded.
+/// Errors of planning, before anything is loaded: `{:#}` names settings as programs do, in place of flags.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The machine has no device, or lacks the one that a part is placed on.
     #[error("there is no device to place the model on")]
     NoDevice,
     /// The placement exceeds a device's memory.
-    #[error("{what}; {}", advice(.largest))]
+    #[error(fmt = does_not_fit)]
     DoesNotFit {
         /// The device and its sizes.
         what: Excess,
@@ -17,7 +21,7 @@ pub enum Error {
         largest: Option<u32>,
     },
     /// The experts that are asked for exceed a device's memory.
-    #[error("{what}; {}", cache_advice(*.largest))]
+    #[error(fmt = cache_does_not_fit)]
     CacheDoesNotFit {
         /// The device and its sizes.
         what: Excess,
@@ -69,25 +73,33 @@ fn of_states(bytes: u64) -> String {
     }
 }
 
-fn cache_advice(largest: u64) -> String {
-    match largest {
-        0 => "no --expert-cache fits beside what else is placed there".to_owned(),
-        // Rounded down.
-        bytes => format!("--expert-cache {}MiB fits", bytes >> 20),
-    }
+fn does_not_fit(what: &Excess, largest: &Option<u32>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let shorter = |phrase: Phrase| {
+        let phrase = phrase.noun("context", Setting::Context).text(" or a smaller ");
+        phrase.noun("batch", Setting::UbatchSize)
+    };
+    let advice = match largest {
+        Some(0) => {
+            let none = Phrase::from("nothing fits there: use ").value(Setting::GpuLayers, 0);
+            shorter(none.text(", a shorter "))
+        }
+        Some(count) => {
+            let most = Phrase::default().value(Setting::GpuLayers, count);
+            shorter(most.text(" fits, as does more with a shorter "))
+        }
+        None => "a shorter context, a smaller batch or a smaller quantization needs less".into(),
+    };
+    write!(f, "{what}; ")?;
+    advice.fmt(f)
 }
 
-fn advice(largest: &Option<u32>) -> String {
-    match largest {
-        Some(0) => {
-            "nothing fits there: use -ngl 0, a shorter context (-c) or a smaller batch (-ub)"
-                .to_owned()
-        }
-        Some(count) => format!(
-            "-ngl {count} fits, as does more with a shorter context (-c) or a smaller batch (-ub)"
-        ),
-        None => {
-            "a shorter context, a smaller batch or a smaller quantization needs less".to_owned()
-        }
-    }
+fn cache_does_not_fit(what: &Excess, largest: &u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let cache = |before: &str| Phrase::from(before).setting(Setting::ExpertCache);
+    let advice = match largest {
+        0 => cache("no ").text(" fits beside what else is placed there"),
+        // Rounded down.
+        bytes => cache("").text(&format!(" {}MiB fits", bytes >> 20)),
+    };
+    write!(f, "{what}; ")?;
+    advice.fmt(f)
 }

@@ -8,7 +8,7 @@
 use bilayer_graph::{Graph, Node, Op, Window};
 
 use crate::times::{PROMPT_TOKENS, overlaps};
-use crate::{Budget, Machine, Plan, Predicted};
+use crate::{Budget, Cost, Machine, Plan, Predicted};
 
 /// How a plan's times grow with the context.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,10 +54,8 @@ impl<'p> Growth<'p> {
             Some(streamed) => streamed,
             None => {
                 let token_ms = self.plain_token_ms(predicted)?;
-                (
-                    predicted.prompt_ms(tokens, token_ms, self.piece_ms(predicted), self.budget),
-                    token_ms,
-                )
+                let pieces_ms = self.pieces_ms(predicted);
+                (predicted.prompt_ms(tokens, token_ms, pieces_ms, self.budget), token_ms)
             }
         };
         let attention_ms = tokens as f64 * token_ms * self.attention(tokens);
@@ -79,12 +77,13 @@ impl<'p> Growth<'p> {
         without.or(predicted.prefill_ms_per_token)
     }
 
-    /// Milliseconds per token of a micro-batch of a prompt; `None` if unknown, or if devices share it.
-    fn piece_ms(&self, predicted: &Predicted) -> Option<f64> {
+    /// Milliseconds per token of a short prompt and of a micro-batch; `None` if unknown, or if devices share it.
+    fn pieces_ms(&self, predicted: &Predicted) -> [Option<f64>; 2] {
+        let sum = |of: fn(&Cost) -> Option<f64>| predicted.costs.iter().map(of).sum();
         match overlaps(self.graph, &self.plan.segments) {
-            true => None,
-            false if !self.graph.splits.is_empty() => predicted.prefill_ms_per_token,
-            false => predicted.costs.iter().map(|cost| cost.prefill_ms).sum(),
+            true => [None; 2],
+            false if !self.graph.splits.is_empty() => [None, predicted.prefill_ms_per_token],
+            false => [sum(|cost| cost.short_ms), sum(|cost| cost.prefill_ms)],
         }
     }
 

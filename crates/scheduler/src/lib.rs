@@ -40,6 +40,7 @@ mod displace;
 mod error;
 mod experts;
 mod growth;
+mod kernels;
 mod machine;
 pub mod map;
 mod memory;
@@ -59,6 +60,7 @@ pub use displace::{Loss, displaced};
 pub use error::{Error, Excess};
 pub use experts::{ExpertLayer, ExpertPlan, Mixture, SplitChoice, mixtures, split_experts};
 pub use growth::Growth;
+pub use kernels::{AttentionWork, KernelWork, Speed, StepRows, kernels};
 pub use machine::{Budget, Machine};
 pub use memory::working_bytes;
 pub use offload::offload;
@@ -71,5 +73,5 @@ pub use stream::{
 };
 pub use times::{
     ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, Demand, DeviceTimes, Groups, PROMPT_TOKENS,
-    Predicted, Times, Upload, overlaps, timed_tokens,
+    Predicted, SHORT_TOKENS, Times, Upload, overlaps, timed_tokens,
 };

@@ -22,6 +22,10 @@ pub const ANSWER_TOKENS: usize = 128;
 /// Size of the small batch, between one token and a prompt.
 pub const BATCH_TOKENS: usize = 8;
 
+/// Length of a short prompt, between the small batch and a micro-batch: of many experts it uses most, as a longer one does, so
+/// that its time is not between theirs in proportion.
+pub const SHORT_TOKENS: usize = 32;
+
 /// Tokens of the largest step that is measured for sessions whose steps have up to `step_tokens`: a power of two of at most
 /// [`PROMPT_TOKENS`], so that few sizes are measured.
 pub fn timed_tokens(step_tokens: usize) -> usize {
@@ -45,6 +49,9 @@ pub struct Cost {
     pub decode_ms: f64,
     /// In a step of [`BATCH_TOKENS`]; `None` if unknown.
     pub batch_ms: Option<f64>,
+    /// In prefill of [`SHORT_TOKENS`] in one step, per token; `None` if unknown.
+    #[serde(default)]
+    pub short_ms: Option<f64>,
     /// In prefill by micro-batches, as devices that share a prompt run it, per token; `None` if unknown.
     pub prefill_ms: Option<f64>,
     /// In prefill of [`PROMPT_TOKENS`] in one step, as a device alone runs it, per token; `None` if unknown.
@@ -108,49 +115,43 @@ pub struct Predicted {
 
 impl Cost {
     fn scaled(self, by: f64) -> Cost {
-        Cost {
-            decode_ms: self.decode_ms * by,
-            batch_ms: self.batch_ms.map(|ms| ms * by),
-            prefill_ms: self.prefill_ms.map(|ms| ms * by),
-            prompt_ms: self.prompt_ms.map(|ms| ms * by),
-        }
+        self.with(self, |ms, _| ms * by)
     }
 
     fn plus(self, other: Cost) -> Cost {
-        let both = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
-        Cost {
-            decode_ms: self.decode_ms + other.decode_ms,
-            batch_ms: both(self.batch_ms, other.batch_ms),
-            prefill_ms: both(self.prefill_ms, other.prefill_ms),
-            prompt_ms: both(self.prompt_ms, other.prompt_ms),
-        }
+        self.with(other, |a, b| a + b)
     }
 
     /// Each figure's difference to that of another.
     fn less(self, other: Cost) -> Cost {
-        let both = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a - b);
-        Cost {
-            decode_ms: self.decode_ms - other.decode_ms,
-            batch_ms: both(self.batch_ms, other.batch_ms),
-            prefill_ms: both(self.prefill_ms, other.prefill_ms),
-            prompt_ms: both(self.prompt_ms, other.prompt_ms),
-        }
+        self.with(other, |a, b| a - b)
     }
 
     /// The larger of each figure and that of another.
     fn longer(self, other: Cost) -> Cost {
-        let both = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a.max(b));
+        self.with(other, f64::max)
+    }
+
+    /// What `of` makes of each figure and that of another; `None` where one is unknown.
+    fn with(self, other: Cost, of: impl Fn(f64, f64) -> f64) -> Cost {
+        let both = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| of(a, b));
         Cost {
-            decode_ms: self.decode_ms.max(other.decode_ms),
+            decode_ms: of(self.decode_ms, other.decode_ms),
             batch_ms: both(self.batch_ms, other.batch_ms),
+            short_ms: both(self.short_ms, other.short_ms),
             prefill_ms: both(self.prefill_ms, other.prefill_ms),
             prompt_ms: both(self.prompt_ms, other.prompt_ms),
         }
     }
 
     /// Zero time.
-    const ZERO: Cost =
-        Cost { decode_ms: 0.0, batch_ms: Some(0.0), prefill_ms: Some(0.0), prompt_ms: Some(0.0) };
+    const ZERO: Cost = Cost {
+        decode_ms: 0.0,
+        batch_ms: Some(0.0),
+        short_ms: Some(0.0),
+        prefill_ms: Some(0.0),
+        prompt_ms: Some(0.0),
+    };
 }
 
 /// The part of the model that contains a node.
@@ -185,6 +186,7 @@ impl Times {
         let cost = |(known, from, to): (&Cost, &Cost, &Cost)| Cost {
             decode_ms: known.decode_ms * factor(to.decode_ms, from.decode_ms),
             batch_ms: optional(known.batch_ms, from.batch_ms, to.batch_ms),
+            short_ms: optional(known.short_ms, from.short_ms, to.short_ms),
             prefill_ms: optional(known.prefill_ms, from.prefill_ms, to.prefill_ms),
             prompt_ms: optional(known.prompt_ms, from.prompt_ms, to.prompt_ms),
         };
@@ -203,8 +205,9 @@ impl Times {
     /// Whether these times match the number of layers and devices, and are all valid.
     pub fn fit(&self, layers: usize, devices: usize) -> bool {
         let good = |cost: &Cost| {
-            let all = [Some(cost.decode_ms), cost.batch_ms, cost.prefill_ms, cost.prompt_ms];
-            all.into_iter().flatten().all(|ms| ms.is_finite() && ms >= 0.0)
+            let optional = [cost.batch_ms, cost.short_ms, cost.prefill_ms, cost.prompt_ms];
+            let all = optional.into_iter().chain([Some(cost.decode_ms)]);
+            all.flatten().all(|ms| ms.is_finite() && ms >= 0.0)
         };
         self.devices.len() == devices
             && self.devices.iter().all(|device| {

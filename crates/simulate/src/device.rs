@@ -15,10 +15,11 @@ use bilayer_graph::{
     Backend, CacheId, CachePages, Clock, Error, Facts, Holding, Kernel, Limits, Link, Op, OpTime,
     PAGE_TOKENS, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight, WeightId,
 };
-use bilayer_scheduler::{Budget, PlannedSegment, working_bytes};
+use bilayer_scheduler::{Budget, KernelWork, PlannedSegment, Speed, kernels, working_bytes};
 
-use crate::costs::{self, Speed};
-use crate::simulation::Port;
+use crate::costs;
+use crate::idle::Idle;
+use crate::simulation::{Port, Simulation};
 
 /// Maximum number of submits whose ends are remembered.
 const OPEN_MAX: usize = 1024;
@@ -71,7 +72,7 @@ impl Held {
 
 /// A compiled segment.
 struct Scheduled {
-    kernels: Vec<costs::Kernel>,
+    kernels: Vec<KernelWork>,
     /// The values that it makes.
     makes: HashSet<Value>,
     /// Whether it runs beside other segments.
@@ -87,19 +88,25 @@ struct Scheduled {
     bytes: u64,
 }
 
+impl Simulation {
+    /// Opens a device. It computes with `inner`; without it, it computes nothing.
+    ///
+    /// # Panics
+    /// If there is no device of that number.
+    pub fn device(&self, number: usize, inner: Option<Box<dyn Backend>>) -> Device {
+        let facts = self.devices()[number].clone();
+        let inner = inner.unwrap_or_else(|| Box::new(Idle::new(facts.clone())));
+        Device::new(Port::new(self.clone(), number), facts, inner)
+    }
+}
+
 impl Device {
-    pub(crate) fn new(port: Port, facts: Facts, inner: Box<dyn Backend>) -> Device {
+    fn new(port: Port, facts: Facts, inner: Box<dyn Backend>) -> Device {
         let now = port.clock().now();
-        let per_second = |figure: Option<f64>, unit: f64| figure.map_or(f64::MAX, |of| of * unit);
-        let speed = Speed {
-            read: per_second(facts.read_gbps, 1e9),
-            ops: per_second(facts.tops, 1e12),
-            kernel: facts.link.kernel_us / 1e6,
-        };
         Device {
             port,
+            speed: Speed::of(&facts),
             facts,
-            speed,
             inner,
             held: Held::default(),
             streamed: HashMap::new(),
@@ -283,7 +290,7 @@ impl Backend for Device {
         }
         self.hold(held, "caches and activations")?;
         let id = self.inner.compile(segment, limits)?;
-        let kernels = costs::kernels(segment, &self.facts, &limits);
+        let kernels = kernels(segment, &self.facts, &limits);
         let makes = graph.nodes[segment.nodes.clone()].iter().map(|node| node.op.out()).collect();
         let times = Vec::with_capacity(kernels.len());
         let is_beside = !self.facts.is_async && nodes.iter().all(|n| n.op.matrices().is_empty());
@@ -397,7 +404,7 @@ impl Backend for Device {
 
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
         let kernels = self.segments.get(&segment).into_iter().flat_map(|of| &of.kernels);
-        let named = |kernel: &costs::Kernel| Kernel {
+        let named = |kernel: &KernelWork| Kernel {
             nodes: kernel.nodes.clone(),
             name: "simulated".to_owned(),
         };

@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bilayer_graph::{Backend, Clock, Facts};
+use bilayer_graph::{Clock, Facts};
 use bilayer_scheduler::Machine;
 
+use crate::Error;
 use crate::description::{self, Described, Faults};
-use crate::idle::Idle;
-use crate::{Device, Error};
 
 /// What is done besides keeping time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,16 +108,6 @@ impl Simulation {
     pub fn clock(&self) -> &Clock {
         &self.shared.clock
     }
-
-    /// Opens a device. It computes with `inner`; without it, it computes nothing.
-    ///
-    /// # Panics
-    /// If there is no device of that number.
-    pub fn device(&self, number: usize, inner: Option<Box<dyn Backend>>) -> Device {
-        let facts = self.shared.facts[number].clone();
-        let inner = inner.unwrap_or_else(|| Box::new(Idle::new(facts.clone())));
-        Device::new(Port { simulation: self.clone(), number }, facts, inner)
-    }
 }
 
 /// A device's access to what all its users share.
@@ -128,6 +117,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// That of the device of a number.
+    pub fn new(simulation: Simulation, number: usize) -> Port {
+        Port { simulation, number }
+    }
+
     /// The clock.
     pub fn clock(&self) -> &Clock {
         self.simulation.clock()

@@ -1,6 +1,10 @@
 //! Errors about vocabularies, chat templates, and texts they cannot encode.
 
-/// Errors of this crate. Messages end with a remedy where there is one.
+use std::fmt::{self, Display};
+
+use bilayer_settings::{Phrase, Setting};
+
+/// Errors of this crate. Messages end with a remedy where there is one; `{:#}` names settings as programs do, in place of flags.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -148,7 +152,7 @@ pub enum Error {
     },
 
     /// The file has no tokenizer.
-    #[error("the model has no tokenizer: it takes token ids (--tokens) and no text")]
+    #[error(fmt = no_tokenizer)]
     NoTokenizer,
 
     /// The text contains a byte or character without a token, and there is no unknown token.
@@ -168,7 +172,7 @@ pub enum Error {
     },
 
     /// The model has no chat template.
-    #[error("the model has no chat template; give one with --chat-template: {known}")]
+    #[error(fmt = no_template)]
     NoTemplate {
         /// The accepted names.
         known: String,
@@ -239,4 +243,16 @@ pub enum Error {
     /// The regex engine rejected a pattern.
     #[error("the tokenizer could not be used: {0}")]
     Library(String),
+}
+
+fn no_tokenizer(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let ids = Phrase::from("the model has no tokenizer: it takes token ids");
+    // A program gives them as the text.
+    let flag = format!(" ({})", Setting::Tokens.flag());
+    ids.either(&flag, "").text(" and no text").fmt(f)
+}
+
+fn no_template(known: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let none = Phrase::from("the model has no chat template; give one with ");
+    none.setting(Setting::ChatTemplate).text(&format!(": {known}")).fmt(f)
 }

@@ -41,7 +41,8 @@ pub fn run(args: &[String]) -> Result<()> {
         let libraries = folder.join(LIBRARIES);
         let mut tests = Command::new(libraries.join("ld-linux-x86-64.so.2"));
         tests.arg("--library-path").arg(&libraries).arg(program).arg("--nocapture");
-        tests.env("VK_DRIVER_FILES", folder.join("lavapipe.json")).env("BILAYER_REQUIRE_GPU", "1");
+        tests.env("VK_DRIVER_FILES", folder.join("lavapipe.json"));
+        tests.envs([("BILAYER_REQUIRE_GPU", "1"), ("BILAYER_REQUIRE_COOP", "1")]);
         match wanted {
             None => crate::named_tests(tests.args(filters), filters)?,
             Some(args) => crate::status(tests.args(args))?,

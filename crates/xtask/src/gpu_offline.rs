@@ -17,6 +17,7 @@ use report::{Found, Kernels};
 
 mod assembly;
 mod bounds;
+mod dispatches;
 mod packages;
 mod report;
 mod token;

@@ -68,6 +68,7 @@ const CHECKERS: &[Checker] = &[
         )],
         needs_nightly: false,
         subjects: &[
+            Subject::all("crates/settings"),
             Subject::all("crates/files"),
             Subject { skipped: &[("little_memory", SHADOW)], ..Subject::all("crates/gguf") },
             Subject::all("crates/quant"),

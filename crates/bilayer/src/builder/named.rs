@@ -9,6 +9,7 @@ use bilayer_engine::session::Overlap;
 use bilayer_engine::{Error as Engine, MetadataOverride};
 use bilayer_quant::cache::names as cache_names;
 use bilayer_scheduler::{ExpertCache, OpOffload};
+use bilayer_settings::Phrase;
 
 use super::{Builder, CacheType, GpuLayers};
 use crate::Error;
@@ -164,18 +165,15 @@ impl Builder<'_> {
         let Some((name, set)) = SETTINGS.iter().find(|(known, _)| *known == name) else {
             let known: Vec<&str> = names().collect();
             let expected = format!("one of {}", known.join(", "));
-            return Err(
-                Engine::Setting { name: "setting", found: name.to_owned(), expected }.into()
-            );
+            return Err(Engine::setting("setting", name, expected).into());
         };
         set(self, Given { name, value: &value })
     }
 }
 
 impl<'v> Given<'v> {
-    fn wrong(self, expected: impl Into<String>) -> Error {
-        let (found, expected) = (self.value.to_string(), expected.into());
-        Engine::Setting { name: self.name, found, expected }.into()
+    fn wrong(self, expected: impl Into<Phrase>) -> Error {
+        Engine::setting(self.name, self.value, expected).into()
     }
 
     fn switch<'p>(
@@ -331,7 +329,7 @@ impl<'v> Given<'v> {
         Simulation::described(text, Execution::Compute).map_err(|error| {
             let found = format!("a text of {} lines", text.lines().count());
             let expected = format!("a described machine in TOML: {error}");
-            Engine::Setting { name: self.name, found, expected }.into()
+            Engine::setting(self.name, found, expected).into()
         })
     }
 

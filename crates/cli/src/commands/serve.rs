@@ -446,8 +446,7 @@ impl Opener {
                 "embedding" => "; --pooling last or mean makes embeddings of its last layer",
                 _ => "",
             };
-            let (found, expected) = ("given".to_owned(), format!("left out: {why}{instead}"));
-            return Err(Error::Setting { name: flag, found, expected });
+            return Err(Error::setting(flag, "given", format!("left out: {why}{instead}")));
         }
         output::warning(&format!("--{flag} changes nothing for one model: {why}"));
         Ok(())

@@ -16,7 +16,8 @@ use crate::{demo, output, progress};
 /// The default text.
 const TEXT: &str = "ROMEO:\nBut soft, what light through yonder window breaks? It is the east, and Juliet is the sun.";
 
-/// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound, or a result is not finite.
+/// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound, by itself or fused, or a result
+/// is not finite.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
@@ -99,16 +100,17 @@ fn document(report: &Report, tokens: &[u32]) -> Value {
         "ok": report.is_good(),
         "finite": report.is_finite(),
         "ops": report.ops.iter().map(op).collect::<Value>(),
+        "fused": report.fused.iter().map(op).collect::<Value>(),
         "first_bad": report.first_bad().map(op),
         name: ends,
         "tokens": tokens,
     })
 }
 
-/// The worst layer of each op, then the verdict.
+/// The worst layer of each op, by itself and fused, then the verdict.
 fn listing(report: &Report, a: &str, b: &str) -> String {
     let mut worst: Vec<&OpError> = Vec::new();
-    for op in &report.ops {
+    for op in report.ops.iter().chain(&report.fused) {
         match worst.iter_mut().find(|known| known.op == op.op) {
             Some(known) if op.nmse / op.bound > known.nmse / known.bound => *known = op,
             Some(_) => {}
@@ -139,7 +141,7 @@ fn listing(report: &Report, a: &str, b: &str) -> String {
     };
     text + &match report.first_bad() {
         None if !report.is_finite() => format!(
-            "not ok: every op is within its bound by itself, but results of {b} with fused ops are not finite\n"
+            "not ok: every op is within its bound, but results of the whole model on {b} are not finite\n"
         ),
         None => "ok: every op is within its bound\n".to_owned(),
         Some(op) => {
@@ -157,6 +159,7 @@ mod tests {
     fn results_that_are_not_finite_are_a_difference() {
         let report = |value: f32| Report {
             ops: Vec::new(),
+            fused: Vec::new(),
             nmse: 0.0,
             ends: Ends::Logits { kl: 0.0, top1: 1.0 },
             found: vec![1.0, value],
@@ -169,7 +172,8 @@ mod tests {
         let lost = report(f32::NAN);
         assert_eq!(exit_code(&lost), DIFFERENT);
         assert!(
-            listing(&lost, "cpu", "gpu").contains("results of gpu with fused ops are not finite")
+            listing(&lost, "cpu", "gpu")
+                .contains("results of the whole model on gpu are not finite")
         );
         let document = document(&lost, &[1]);
         assert_eq!((&document["ok"], &document["finite"]), (&json!(false), &json!(false)));

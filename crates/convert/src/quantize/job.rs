@@ -10,7 +10,7 @@ use bilayer_gguf::{File, MetadataOverride};
 use super::gptq::Rounded;
 use super::mixed::Coarse;
 use super::sensitivity::{Choices, Sensitivity};
-use super::{Plan, Planned, Quantize, mix};
+use super::{Dropped, Plan, Planned, Quantize, mix};
 use crate::calibration::predicts;
 use crate::imatrix::Imatrix;
 use crate::smooth::{Alpha, Smooth, Smoothed};
@@ -94,6 +94,8 @@ pub enum Event<'e> {
     Rounded(&'e Rounded),
     /// Everything is decided; what follows is written.
     Planned(&'e Plan<'e>),
+    /// Dense matrices lose weights in sparse types.
+    Dropped(&'e [Dropped]),
 }
 
 /// Called with each event; may stop the rest.
@@ -116,6 +118,8 @@ pub struct Done {
     pub smoothed: Option<Smoothed>,
     /// Matrices that got a finer type.
     pub refined: Vec<Coarse>,
+    /// What dense matrices lose in sparse types.
+    pub dropped: Vec<Dropped>,
     /// How long writing took; `None` if nothing was written.
     pub wrote: Option<Duration>,
 }
@@ -146,7 +150,7 @@ impl<'a> Job<'a> {
     /// Does it all. On an error nothing is left behind, and an existing file at the output's path is unchanged.
     ///
     /// # Errors
-    /// Those of [`Quantize::plan`], [`Sensitivity::measure`], [`Sensitivity::choose`], [`Smooth::measure`],
+    /// Those of [`Quantize::plan`], [`Plan::dropped`], [`Sensitivity::measure`], [`Sensitivity::choose`], [`Smooth::measure`],
     /// [`Quantize::too_coarse`], [`Quantize::gptq`] and [`Plan::write`], those about the input as [`Error::InFile`];
     /// [`Error::Calibration`] if a file cannot be read; [`Error::Interrupted`] if `told` breaks.
     pub fn run(&self, told: Told<'_>) -> Result<Done, Error> {
@@ -160,9 +164,11 @@ impl<'a> Job<'a> {
         };
         let imatrix = path.map(Imatrix::open).transpose()?;
         if !matches!(self.method, Method::Blocks { .. }) {
-            // An invalid output path is reported before measuring.
+            // An invalid output path, and a mask that a type does not hold, are reported before measuring.
             let plan = quantize.plan(&file, imatrix.as_ref());
-            plan.map_err(|error| self.of_input(error))?.check_output(self.out)?;
+            let plan = plan.map_err(|error| self.of_input(error))?;
+            plan.check_output(self.out)?;
+            plan.dropped().map_err(|error| self.of_input(error))?;
         }
         let mut found = Found::default();
         let file = self.measured((file, imatrix.as_ref()), (&mut quantize, &mut found), told)?;
@@ -182,13 +188,25 @@ impl<'a> Job<'a> {
         }
         plan.override_metadata(&self.metadata).map_err(|error| self.of_input(error))?;
         plan.check_output(self.out)?;
+        let dropped = plan.dropped().map_err(|error| self.of_input(error))?;
         goes_on(told(Event::Planned(&plan)))?;
+        goes_on(told(Event::Dropped(&dropped)))?;
         let wrote = if self.dry_run { None } else { Some(self.write(&plan, told)?) };
         let Found { chosen, smoothed, refined } = found;
         let (parameters, from_bytes, to_bytes) =
             (plan.parameters(), plan.from_bytes(), plan.to_bytes());
         let tensors = plan.tensors().to_vec();
-        Ok(Done { tensors, parameters, from_bytes, to_bytes, chosen, smoothed, refined, wrote })
+        Ok(Done {
+            tensors,
+            parameters,
+            from_bytes,
+            to_bytes,
+            chosen,
+            smoothed,
+            refined,
+            dropped,
+            wrote,
+        })
     }
 
     /// Opens the input.

@@ -328,7 +328,8 @@ impl Shape {
     /// [`Error::UnknownShape`], which lists the known ones.
     pub fn find(name: &str) -> Result<Shape, Error> {
         let found = SHAPES.iter().find(|shape| shape.name == name);
-        found.copied().ok_or_else(|| Error::UnknownShape { name: name.to_owned() })
+        let unknown = || Error::UnknownShape { name: name.to_owned(), known: Shape::names() };
+        found.copied().ok_or_else(unknown)
     }
 
     /// Every shape.

@@ -40,7 +40,7 @@ enum Source {
         codes: Option<(Range<usize>, Recode)>,
     },
     /// Rows of uniform signed bytes after their scale.
-    Rows { scale: f32 },
+    Rows { scale: [u8; 4] },
 }
 
 impl<'a> Weights<'a> {
@@ -57,7 +57,11 @@ impl<'a> Weights<'a> {
         if !ty.has_lone_blocks() {
             let block_bytes =
                 ty.row_bytes(cols).map_err(|_| Error::NotForWeights { ty: ty.name })?;
-            let source = Source::Rows { scale: spread.deviation / UNIFORM };
+            // The scale as the type stores it, so that its dense form is exact.
+            let (mut row, largest) = (vec![0; block_bytes], 127.0 * spread.deviation / UNIFORM);
+            ty.quantize(&vec![largest; cols], None, &mut row)
+                .map_err(|_| Error::NotForWeights { ty: ty.name })?;
+            let source = Source::Rows { scale: [row[0], row[1], row[2], row[3]] };
             return Ok(Weights { name, seed, block_bytes, source });
         }
         let source = match LINES.iter().find(|line| line.ty == ty) {
@@ -83,7 +87,7 @@ impl<'a> Weights<'a> {
             Source::Rows { scale } => {
                 random.fill(bytes);
                 for row in bytes.chunks_exact_mut(self.block_bytes) {
-                    row[..4].copy_from_slice(&scale.to_le_bytes());
+                    row[..4].copy_from_slice(scale);
                     for code in &mut row[4..] {
                         *code = if *code == 0x80 { 0 } else { *code };
                     }

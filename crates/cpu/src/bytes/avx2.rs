@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Bytes, Field, Flags, Points, Words, part, u32_at};
+use super::{Bytes, Field, Flags, NarrowBytes, Points, Words, part, u32_at};
 
 /// Shifts each byte right, or left if negative; bits of neighbours come in.
 #[inline(always)]
@@ -67,17 +67,6 @@ impl Bytes for __m256i {
     }
 
     #[inline(always)]
-    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            let negative = spread_bits(signs[first / 32]);
-            // -x = !x + 1
-            let signed = _mm256_sub_epi8(_mm256_xor_si256(self, negative), negative);
-            _mm256_add_epi8(signed, all(zero))
-        }
-    }
-
-    #[inline(always)]
     fn codes(block: &[u8], field: Field, first: usize) -> Self {
         let bytes = gather(block, field, first, 0);
         // SAFETY: as above.
@@ -89,15 +78,6 @@ impl Bytes for __m256i {
         let bits = gather(block, field, first, low);
         // SAFETY: as above.
         unsafe { _mm256_or_si256(self, _mm256_and_si256(bits, all(field.mask() << low))) }
-    }
-
-    #[inline(always)]
-    fn flag(self, block: &[u8], flags: Flags, _first: usize) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            let set = spread_bits(u32_at(block, flags.at));
-            _mm256_or_si256(self, _mm256_and_si256(set, all(flags.value)))
-        }
     }
 
     #[inline(always)]
@@ -144,6 +124,28 @@ impl Bytes for __m256i {
             let even = _mm256_mulhi_epu16(_mm256_and_si256(even, low), _mm256_set1_epi16(3 << 8));
             let odd = _mm256_mulhi_epu16(odd, _mm256_set1_epi16(3));
             _mm256_or_si256(even, _mm256_slli_epi16::<8>(odd))
+        }
+    }
+}
+
+impl NarrowBytes for __m256i {
+    #[inline(always)]
+    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let negative = spread_bits(signs[first / 32]);
+            // -x = !x + 1
+            let signed = _mm256_sub_epi8(_mm256_xor_si256(self, negative), negative);
+            _mm256_add_epi8(signed, all(zero))
+        }
+    }
+
+    #[inline(always)]
+    fn flag(self, block: &[u8], flags: Flags, _first: usize) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let set = spread_bits(u32_at(block, flags.at));
+            _mm256_or_si256(self, _mm256_and_si256(set, all(flags.value)))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Bytes, Field, Flags, Points, Words, part, u32_at};
+use super::{Bytes, Field, Points, Words, part};
 use crate::x86::{field as matrix, fields};
 
 /// The matrix that picks `bits` bits from bit `shift` on, at `[shift][bits]`.
@@ -62,17 +62,6 @@ impl Bytes for __m512i {
     }
 
     #[inline(always)]
-    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
-        let negative = u64::from(signs[first / 32]) | u64::from(signs[first / 32 + 1]) << 32;
-        // SAFETY: as above.
-        unsafe {
-            let zero = _mm512_set1_epi8(zero.cast_signed());
-            let lifted = _mm512_add_epi8(zero, self);
-            _mm512_mask_sub_epi8(lifted, negative, zero, self)
-        }
-    }
-
-    #[inline(always)]
     fn codes(block: &[u8], field: Field, first: usize) -> Self {
         assert!(field.run >= 32, "shorter runs have no kernel of 64 bytes");
         let [(a, low), (b, high)] = places(field, first);
@@ -101,15 +90,6 @@ impl Bytes for __m512i {
             let mask = _mm512_set1_epi8((field.mask() << low).cast_signed());
             // self | turned & mask
             _mm512_ternarylogic_epi64::<0xf8>(self, turned, mask)
-        }
-    }
-
-    #[inline(always)]
-    fn flag(self, block: &[u8], flags: Flags, _first: usize) -> Self {
-        let bits = u64::from(u32_at(block, flags.at));
-        // SAFETY: as above.
-        unsafe {
-            _mm512_mask_add_epi8(self, bits, self, _mm512_set1_epi8(flags.value.cast_signed()))
         }
     }
 

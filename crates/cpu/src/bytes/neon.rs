@@ -2,7 +2,7 @@
 
 use crate::neon::intrinsics::*;
 
-use super::{Bytes, Field, Flags, Points, part};
+use super::{Bytes, Field, Flags, NarrowBytes, Points, part};
 
 /// Shifts each byte right, or left if negative.
 #[inline(always)]
@@ -34,14 +34,6 @@ impl Bytes for uint8x16_t {
     }
 
     #[inline(always)]
-    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
-        let [a, b, c, d] = signs[first / 32].to_le_bytes();
-        let negative = spread_bits(if first % 32 == 0 { [a, b] } else { [c, d] });
-        // -x = !x + 1
-        vaddq_u8(vsubq_u8(veorq_u8(self, negative), negative), vdupq_n_u8(zero))
-    }
-
-    #[inline(always)]
     fn codes(block: &[u8], field: Field, first: usize) -> Self {
         let bytes = gather(block, field, first, 0);
         if field.bits == 8 { bytes } else { vandq_u8(bytes, vdupq_n_u8(field.mask())) }
@@ -51,12 +43,6 @@ impl Bytes for uint8x16_t {
     fn join(self, block: &[u8], field: Field, first: usize, low: u32) -> Self {
         let bits = gather(block, field, first, low);
         vorrq_u8(self, vandq_u8(bits, vdupq_n_u8(field.mask() << low)))
-    }
-
-    #[inline(always)]
-    fn flag(self, block: &[u8], flags: Flags, first: usize) -> Self {
-        let [low, high] = *part(block, flags.at + first / 8);
-        vorrq_u8(self, vandq_u8(spread_bits([low, high]), vdupq_n_u8(flags.value)))
     }
 
     #[inline(always)]
@@ -86,6 +72,22 @@ impl Bytes for uint8x16_t {
         let bytes = vmulq_u8(self, powers);
         let [one, two] = [86, 171].map(|bound| vcgeq_u8(bytes, vdupq_n_u8(bound)));
         vsubq_u8(vdupq_n_u8(0), vaddq_u8(one, two))
+    }
+}
+
+impl NarrowBytes for uint8x16_t {
+    #[inline(always)]
+    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
+        let [a, b, c, d] = signs[first / 32].to_le_bytes();
+        let negative = spread_bits(if first % 32 == 0 { [a, b] } else { [c, d] });
+        // -x = !x + 1
+        vaddq_u8(vsubq_u8(veorq_u8(self, negative), negative), vdupq_n_u8(zero))
+    }
+
+    #[inline(always)]
+    fn flag(self, block: &[u8], flags: Flags, first: usize) -> Self {
+        let [low, high] = *part(block, flags.at + first / 8);
+        vorrq_u8(self, vandq_u8(spread_bits([low, high]), vdupq_n_u8(flags.value)))
     }
 }
 

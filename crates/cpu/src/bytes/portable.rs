@@ -1,6 +1,6 @@
 //! 32 bytes in plain Rust.
 
-use super::{Bytes, Field, Flags, Points, part, u32_at};
+use super::{Bytes, Field, Flags, NarrowBytes, Points, part, u32_at};
 
 impl Bytes for [u8; 32] {
     const WIDTH: usize = 32;
@@ -8,15 +8,6 @@ impl Bytes for [u8; 32] {
     #[inline(always)]
     fn store(self, to: &mut [u8]) {
         to.copy_from_slice(&self);
-    }
-
-    #[inline(always)]
-    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
-        let signs = signs[first / 32];
-        std::array::from_fn(|i| match signs >> i & 1 {
-            0 => zero + self[i],
-            _ => zero - self[i],
-        })
     }
 
     #[inline(always)]
@@ -32,17 +23,6 @@ impl Bytes for [u8; 32] {
             for (code, byte) in codes.iter_mut().zip(part::<8>(block, at)) {
                 *code |= (byte >> shift & field.mask()) << low;
             }
-        }
-        self
-    }
-
-    #[inline(always)]
-    fn flag(mut self, block: &[u8], flags: Flags, _first: usize) -> Self {
-        // Each weight's byte first, then its bit: both are single vector instructions.
-        let bits = u32_at(block, flags.at).to_le_bytes();
-        let bytes: Self = std::array::from_fn(|i| bits[i / 8]);
-        for (i, code) in self.iter_mut().enumerate() {
-            *code |= if bytes[i] & (1 << (i % 8)) == 0 { 0 } else { flags.value };
         }
         self
     }
@@ -72,5 +52,27 @@ impl Bytes for [u8; 32] {
     #[inline(always)]
     fn digits(self, powers: Self) -> Self {
         std::array::from_fn(|i| ((u16::from(self[i].wrapping_mul(powers[i])) * 3) >> 8) as u8)
+    }
+}
+
+impl NarrowBytes for [u8; 32] {
+    #[inline(always)]
+    fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
+        let signs = signs[first / 32];
+        std::array::from_fn(|i| match signs >> i & 1 {
+            0 => zero + self[i],
+            _ => zero - self[i],
+        })
+    }
+
+    #[inline(always)]
+    fn flag(mut self, block: &[u8], flags: Flags, _first: usize) -> Self {
+        // Each weight's byte first, then its bit: both are single vector instructions.
+        let bits = u32_at(block, flags.at).to_le_bytes();
+        let bytes: Self = std::array::from_fn(|i| bits[i / 8]);
+        for (i, code) in self.iter_mut().enumerate() {
+            *code |= if bytes[i] & (1 << (i % 8)) == 0 { 0 } else { flags.value };
+        }
+        self
     }
 }

@@ -12,11 +12,8 @@
 
 use bilayer_graph::{Error, OpKind, PAGE_TOKENS};
 use bilayer_quant::Type;
-use bilayer_quant::cache::{self, BLOCK, Coded, Coding, Form};
+use bilayer_quant::cache::{self, BLOCK, Coding, Form};
 use half::f16;
-
-use crate::level::Level;
-use crate::math::to_f16;
 
 /// How elements of keys or values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,18 +72,19 @@ impl Stored {
 }
 
 /// Offsets of the planes, bytes.
-struct Planes {
-    high: usize,
-    scales: usize,
-    minimums: usize,
+#[derive(Clone, Copy)]
+pub(super) struct Planes {
+    pub(super) high: usize,
+    pub(super) scales: usize,
+    pub(super) minimums: usize,
     end: usize,
     /// Blocks, which have a scale each.
-    blocks: usize,
+    pub(super) blocks: usize,
 }
 
 impl Planes {
     #[inline(always)]
-    fn of(coding: Coding, elements: usize) -> Planes {
+    pub(super) fn of(coding: Coding, elements: usize) -> Planes {
         // The last block of a head's keys may have fewer than 32 units of 32 tokens.
         let blocks = elements.next_multiple_of(BLOCK * PAGE_TOKENS) / BLOCK;
         let high = if coding.bits == 8 { elements } else { elements / 2 };
@@ -175,7 +173,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// A code.
-    fn code(self, at: usize) -> u8 {
+    pub(super) fn code(self, at: usize) -> u8 {
         let (codes, high) = self.unit(at / BLOCK);
         let at = at % BLOCK;
         let high = high.get(at / 8).map_or(0, |bits| bits >> (at % 8) & 1);
@@ -217,101 +215,3 @@ macro_rules! with_known {
 }
 
 pub(crate) use with_known;
-
-/// Where a token's keys or values go in a panel.
-pub(super) struct Place {
-    pub(super) stored: Stored,
-    /// Number of elements of the panel.
-    pub(super) elements: usize,
-}
-
-impl Place {
-    /// Stores `row [head_dim]` as column `column` of `[head_dim, 32]`.
-    pub(super) fn store_key(&self, level: Level, bytes: &mut [u8], column: usize, row: &[f32]) {
-        match self.stored {
-            Stored::F16 | Stored::Bf16 => {
-                let to = bytemuck::cast_slice_mut::<u8, u16>(bytes);
-                for (row, to) in row.chunks(64).zip(to.chunks_mut(64 * PAGE_TOKENS)) {
-                    let mut bits = [0; 64];
-                    self.halves(level, row, &mut bits[..row.len()]);
-                    for (to, &bits) in to.chunks_exact_mut(PAGE_TOKENS).zip(&bits[..row.len()]) {
-                        to[column] = bits;
-                    }
-                }
-            }
-            Stored::F32 => {
-                let to = bytemuck::cast_slice_mut::<u8, f32>(bytes)[column..].iter_mut();
-                to.step_by(PAGE_TOKENS).zip(row).for_each(|(to, &x)| *to = x);
-            }
-            Stored::Blocks(coding) => {
-                for (at, values) in row.chunks(BLOCK).enumerate() {
-                    let coded = coding.encode(values);
-                    let planes = self.scale(coding, bytes, at * PAGE_TOKENS + column, &coded);
-                    for (i, &code) in coded.codes[..values.len()].iter().enumerate() {
-                        put(coding, bytes, &planes, (at * BLOCK + i, column), code);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Stores `row [head_dim]` as row `token` of `[32, stride]`.
-    pub(super) fn store_value(&self, level: Level, bytes: &mut [u8], token: usize, row: &[f32]) {
-        let first = token * self.elements / PAGE_TOKENS;
-        match self.stored {
-            Stored::F16 | Stored::Bf16 => {
-                let to = &mut bytemuck::cast_slice_mut::<u8, u16>(bytes)[first..];
-                self.halves(level, row, &mut to[..row.len()]);
-            }
-            Stored::F32 => {
-                let to = &mut bytemuck::cast_slice_mut::<u8, f32>(bytes)[first..];
-                to[..row.len()].copy_from_slice(row);
-            }
-            Stored::Blocks(coding) => {
-                for (at, values) in row.chunks(BLOCK).enumerate() {
-                    let (unit, coded) = (first / BLOCK + at, coding.encode(values));
-                    let planes = self.scale(coding, bytes, unit, &coded);
-                    for (i, &code) in coded.codes[..values.len()].iter().enumerate() {
-                        put(coding, bytes, &planes, (unit, i), code);
-                    }
-                }
-            }
-        }
-    }
-
-    fn halves(&self, level: Level, row: &[f32], out: &mut [u16]) {
-        if self.stored == Stored::F16 {
-            return to_f16(level, row, out);
-        }
-        for (out, &x) in out.iter_mut().zip(row) {
-            *out = bilayer_quant::bf16::bits(x);
-        }
-    }
-
-    /// Stores scale and minimum of block `at`.
-    fn scale(&self, coding: Coding, bytes: &mut [u8], at: usize, coded: &Coded) -> Planes {
-        let planes = Planes::of(coding, self.elements);
-        debug_assert!(at < planes.blocks);
-        bytes[planes.scales + 2 * at..][..2].copy_from_slice(&coded.d.to_le_bytes());
-        if coding.has_minimum() {
-            bytes[planes.minimums + 2 * at..][..2].copy_from_slice(&coded.m.to_le_bytes());
-        }
-        planes
-    }
-}
-
-/// Stores the code of element `i` of a unit.
-#[inline(always)]
-fn put(coding: Coding, bytes: &mut [u8], planes: &Planes, (unit, i): (usize, usize), code: u8) {
-    if coding.bits == 8 {
-        bytes[unit * BLOCK + i] = code;
-        return;
-    }
-    let shift = i / 16 * 4;
-    let byte = &mut bytes[unit * 16 + i % 16];
-    *byte = *byte & !(15 << shift) | (code & 15) << shift;
-    if coding.bits == 5 {
-        let byte = &mut bytes[planes.high + unit * 4 + i / 8];
-        *byte = *byte & !(1 << (i % 8)) | (code >> 4) << (i % 8);
-    }
-}

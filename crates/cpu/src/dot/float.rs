@@ -60,68 +60,64 @@ impl Stream for rows::Neon {
     const SUMS: usize = 2;
 }
 
-/// The entries of a type by the bytes of a step.
-macro_rules! floats {
-    ($stem:literal, $type:ty, $bytes:literal) => {
+/// The entries of a form of rows, with the numbers of columns but for those of AVX-512.
+macro_rules! entries {
+    ($stem:literal, $form:ty, $scalar:tt $avx2:tt $neon:tt) => {
         &[
-            entry!(Scalar, concat!($stem, ".scalar"), F32, C in [1 4] => floats::<rows::Scalar, $type, $bytes, C>),
+            entry!(Scalar, concat!($stem, ".scalar"), F32, C in $scalar => run::<rows::Scalar, $form, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx2, concat!($stem, ".avx2"), F32, C in [1 2 3] => floats::<rows::Avx2, $type, $bytes, C>),
+            entry!(Avx2, concat!($stem, ".avx2"), F32, C in $avx2 => run::<rows::Avx2, $form, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx512Vnni, concat!($stem, ".avx512vnni"), F32, C in [1 2 4 8] => floats::<rows::Avx512Vnni, $type, $bytes, C>),
+            entry!(Avx512Vnni, concat!($stem, ".avx512vnni"), F32, C in [1 2 4 8] => run::<rows::Avx512Vnni, $form, C>),
             #[cfg(target_arch = "aarch64")]
-            entry!(Neon, concat!($stem, ".neon"), F32, C in [1 2 4] => floats::<rows::Neon, $type, $bytes, C>),
+            entry!(Neon, concat!($stem, ".neon"), F32, C in $neon => run::<rows::Neon, $form, C>),
         ]
     };
 }
 
 /// Rows of each type.
 pub(super) const TABLE: [(Type, &[Entry]); 3] = [
-    (Type::F32, floats!("f32", F32, 128)),
-    (Type::F16, floats!("f16", F16, 64)),
-    (Type::BF16, floats!("bf16", Bf16, 64)),
+    (Type::F32, entries!("f32", Steps<F32, 128>, [1 4] [1 2 3] [1 2 4])),
+    (Type::F16, entries!("f16", Steps<F16, 64>, [1 4] [1 2 3] [1 2 4])),
+    (Type::BF16, entries!("bf16", Steps<Bf16, 64>, [1 4] [1 2 3] [1 2 4])),
 ];
 
 /// Rows of any type.
-pub(super) const GENERIC: &[Entry] = &[
-    entry!(Scalar, "generic.scalar", F32, C in [1 2 4 8] => generic::<rows::Scalar, C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "generic.avx2", F32, C in [1 2 4 8] => generic::<rows::Avx2, C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "generic.avx512vnni", F32, C in [1 2 4 8] => generic::<rows::Avx512Vnni, C>),
-    #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "generic.neon", F32, C in [1 2 4 8] => generic::<rows::Neon, C>),
-];
+pub(super) const GENERIC: &[Entry] =
+    entries!("generic", Dequantized, [1 2 4 8] [1 2 4 8] [1 2 4 8]);
 
-/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
+/// Rows in some form.
+trait Form {
+    /// Computes the job for `C` columns; must be `#[inline(always)]`.
+    fn run<S: Stream, L: Lanes, const C: usize>(l: L, job: &mut Job<'_>);
+}
+
+/// Computes a job.
 ///
 /// # Safety
 /// The CPU has the level.
-unsafe fn floats<S: Stream, T: Floats, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
+unsafe fn run<S: Stream, F: Form, const C: usize>(job: &mut Job<'_>) {
     // SAFETY: guaranteed by the caller.
-    unsafe { S::Lanes::enter(Rows::<S, T, BYTES, C>(PhantomData), job) };
+    unsafe { S::Lanes::enter(OfForm::<S, F, C>(PhantomData), job) };
 }
 
-/// Multiplies rows of any type with `C` columns.
-///
-/// # Safety
-/// The CPU has the level.
-unsafe fn generic<S: Stream, const C: usize>(job: &mut Job<'_>) {
-    // SAFETY: guaranteed by the caller.
-    unsafe { S::Lanes::enter(Dequantized::<S, C>(PhantomData), job) };
-}
+struct OfForm<'a, S, F, const C: usize>(PhantomData<(S, F, &'a ())>);
 
-struct Rows<'a, S, T, const BYTES: usize, const C: usize>(PhantomData<(S, T, &'a ())>);
-
-impl<'a, S, T, const BYTES: usize, const C: usize> Transform for Rows<'a, S, T, BYTES, C>
-where
-    S: Stream,
-    T: Floats,
-{
+impl<'a, S: Stream, F: Form, const C: usize> Transform for OfForm<'a, S, F, C> {
     type Out = Job<'a>;
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L, job: &mut Job<'a>) {
+        F::run::<S, L, C>(l, job);
+    }
+}
+
+/// Rows of `BYTES` bytes per 32 floats.
+struct Steps<T, const BYTES: usize>(PhantomData<T>);
+
+impl<T: Floats, const BYTES: usize> Form for Steps<T, BYTES> {
+    #[inline(always)]
+    fn run<S: Stream, L: Lanes, const C: usize>(l: L, job: &mut Job<'_>) {
         const { assert!(BYTES == F32_STEP * T::BYTES && C <= 8) };
         let columns = job.columns::<[f32; F32_STEP], C>();
         for (r, row) in job.rows().enumerate() {
@@ -156,15 +152,13 @@ where
     }
 }
 
-/// The type's scalar code dequantizes [`CHUNK`] weights at a time, which limits the speed, then they are multiplied with
-/// every column.
-struct Dequantized<'a, S, const C: usize>(PhantomData<(S, &'a ())>);
+/// Rows of any type: its scalar code dequantizes [`CHUNK`] weights at a time, which limits the speed, then they are
+/// multiplied with every column.
+struct Dequantized;
 
-impl<'a, S: Stream, const C: usize> Transform for Dequantized<'a, S, C> {
-    type Out = Job<'a>;
-
+impl Form for Dequantized {
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L, job: &mut Job<'a>) {
+    fn run<S: Stream, L: Lanes, const C: usize>(l: L, job: &mut Job<'_>) {
         let columns = job.columns::<f32, C>();
         let ty = job.ty;
         let mut values = [0.0; CHUNK];
@@ -212,8 +206,7 @@ fn step<L: Lanes, T: Floats>(l: L, step: &[u8]) -> [L::F; VECTORS] {
     assert!(step.len() == F32_STEP * T::BYTES);
     let mut weights = [l.splat(0.0); VECTORS];
     for (i, weights) in weights.iter_mut().enumerate().take(F32_STEP / L::N) {
-        // SAFETY: 32 values were checked.
-        *weights = unsafe { T::load(l, step.as_ptr().add(i * L::N * T::BYTES)) };
+        *weights = T::read(l, &step[i * L::N * T::BYTES..]);
     }
     weights
 }

@@ -323,14 +323,42 @@ fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
     assert!(wrong.is_err(), "one row against one column is one result");
 }
 
+/// The kernels that each type has, whatever this CPU supports: a name for the type, and the levels of its architecture.
 #[test]
-fn each_level_takes_its_own_kernel() {
-    for (ty, stem) in [(Type::Q4_K, "q4_k"), (Type::Q8_0, "q8_0"), (Type::Q6_K, "q6_k")] {
-        // These add only GEMM kernels and floats.
-        let of_matrices = [Level::Sse42, Level::Avx512Bf16, Level::Amx, Level::NeonI8mm];
-        for level in Level::available().filter(|level| !of_matrices.contains(level)) {
-            assert_eq!(dot(ty, 256, level).name, format!("{stem}.{level}"));
+fn every_type_has_its_kernel_at_each_level() {
+    const X86: bool = cfg!(target_arch = "x86_64");
+    const FLOATS: &[Level] = match X86 {
+        true => &[Level::Scalar, Level::Avx2, Level::Avx512Vnni],
+        false => &[Level::Scalar, Level::Neon],
+    };
+    const SPARSE: &[Level] = match X86 {
+        true => FLOATS,
+        false => BYTES,
+    };
+    const BYTES: &[Level] = match X86 {
+        true => &[Level::Scalar, Level::Avx2, Level::AvxVnni, Level::Avx512Vnni],
+        false => &[Level::Scalar, Level::Neon, Level::NeonDotprod],
+    };
+    for ty in bilayer_quant::all() {
+        let stem = ty.name.to_lowercase();
+        let (stem, levels) = match ty.name {
+            "I8" | "I16" | "I32" | "I64" | "F64" => ("generic", FLOATS),
+            "F32" | "F16" | "BF16" => (&*stem, FLOATS),
+            _ if ty.kept_of_64().is_some() => (&*stem, SPARSE),
+            _ => (&*stem, BYTES),
+        };
+        let name = |level: &Level| format!("{stem}.{level}");
+        let found: Vec<_> =
+            entries(*ty, 512).iter().map(|entry| (entry.level, entry.name)).collect();
+        let expected: Vec<_> = levels.iter().map(|level| (*level, name(level))).collect();
+        let found: Vec<_> = found.into_iter().map(|(level, name)| (level, name.into())).collect();
+        assert_eq!(found, expected, "{ty}");
+        // Each level of this CPU takes the best of them.
+        for level in Level::available() {
+            let best = levels.iter().rfind(|own| **own <= level && own.is_available());
+            assert_eq!(dot(*ty, 512, level).name, name(best.unwrap()), "{ty} at {level}");
         }
     }
-    assert_eq!(dot(Type::F64, 256, Level::Scalar).name, "generic.scalar");
+    // Rows of W8A8 that are too long for whole sums.
+    assert_eq!(dot(Type::W8A8, 1 << 17, Level::Scalar).name, "generic.scalar");
 }

@@ -12,11 +12,11 @@ use crate::level::{Level, dispatch};
 use crate::panel::ROWS;
 use crate::stream::{Ahead, PanelRows};
 use crate::tile::Tiling;
-use crate::tile::whole_row::{COLS, RowPanel, RowProduct, RowScales, RowTiles};
+use crate::tile::whole_row::{COLS, PanelMut, RowPanel, RowProduct, RowScales, RowTiles};
 
-/// The kernels of a level.
+/// The kernels of a level that this CPU has.
 #[derive(Clone, Copy)]
-pub(super) struct WholeRow {
+pub(crate) struct WholeRow {
     tiles: RowTiles,
 }
 
@@ -36,6 +36,9 @@ pub(super) struct Scratch {
 }
 
 /// The kernel of a type whose rows have one scale.
+///
+/// # Panics
+/// If this CPU does not have the level.
 pub(super) fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     let tiling = Tiling::of(level);
     let [integer_name, _] = tiling.names;
@@ -45,16 +48,43 @@ pub(super) fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
         tokens_min: TOKENS_MIN,
         packing: Packing::new(Format::Q8Row, cols, level),
         row_bytes: ty.row_bytes(cols).expect("rows are whole blocks"),
-        path: Path::WholeRow(WholeRow { tiles: tiling.row_tiles }),
+        path: Path::WholeRow(WholeRow::of(level)),
         few: None,
         is_rounded: false,
     }
 }
 
 impl WholeRow {
+    /// The kernels of a level.
+    ///
+    /// # Panics
+    /// If this CPU does not have it.
+    pub(crate) fn of(level: Level) -> WholeRow {
+        assert!(level.is_available(), "level {level} does not run here");
+        WholeRow { tiles: Tiling::of(level).row_tiles }
+    }
+
+    /// Writes columns of `count` rows into a panel: [`RowTiles::fill`].
+    pub(crate) fn fill(
+        self,
+        rows: PanelRows<'_>,
+        count: usize,
+        first: usize,
+        panel: &mut PanelMut<'_>,
+    ) {
+        // SAFETY: the CPU has the level, as `of` has checked.
+        unsafe { (self.tiles.fill)(rows, count, first, panel) }
+    }
+
+    /// Multiplies a panel with a tile of tokens: [`RowTiles::tile`].
+    pub(crate) fn tile(self, product: RowProduct<'_>, strip: &mut [f32]) {
+        // SAFETY: as in `fill`.
+        unsafe { (self.tiles.tile)(product, strip) }
+    }
+
     /// Writes the product of up to 32 rows to `strip`, where a token's results are `stride` after those of the previous
     /// token and there is space for 32.
-    pub fn run(
+    pub(super) fn run(
         &self,
         run: &PanelProduct<'_>,
         scratch: &mut Scratch,
@@ -81,8 +111,7 @@ impl WholeRow {
                 let rows_left = &weights[first * row_bytes..];
                 let part = PanelRows { weights: rows_left, ..part };
                 let count = (rows - first).min(16);
-                // SAFETY: the level is available.
-                unsafe { (self.tiles.fill)(part, count, first, &mut scratch.panel.part()) };
+                self.fill(part, count, first, &mut scratch.panel.part());
             }
             if cold && span.end < cols {
                 let len = (cols - span.end).min(COLS);
@@ -116,8 +145,7 @@ impl WholeRow {
                     ahead: steps.part(),
                     stride,
                 };
-                // SAFETY: the level is available.
-                unsafe { (self.tiles.tile)(product, &mut strip[token * stride..]) };
+                self.tile(product, &mut strip[token * stride..]);
             }
         }
     }

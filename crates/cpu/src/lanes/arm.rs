@@ -51,9 +51,9 @@ impl Lanes for Neon {
         [neon::f16x4(vget_low_u16(bits)), neon::f16x4(vget_high_u16(bits))]
     }
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
-        // SAFETY: guaranteed by the caller.
-        let bits = unsafe { vld1q_u16(from) };
+    fn read_bf16(self, from: &[u8]) -> Self::F {
+        let bits = neon::load(from.first_chunk().expect("eight values"));
+        let bits = vreinterpretq_u16_u8(bits);
         let wide = [vmovl_u16(vget_low_u16(bits)), vmovl_u16(vget_high_u16(bits))];
         wide.map(|wide| vreinterpretq_f32_u32(vshlq_n_u32::<16>(wide)))
     }

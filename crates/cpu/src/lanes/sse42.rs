@@ -73,10 +73,11 @@ impl Lanes for Sse42 {
         }
     }
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
-        // SAFETY: guaranteed by the caller; the token proves the level.
+    fn read_bf16(self, from: &[u8]) -> Self::F {
+        let from = &from[..16];
+        // SAFETY: the slice has eight values; the token proves the level.
         unsafe {
-            let (bits, zero) = (_mm_loadu_si128(from.cast()), _mm_setzero_si128());
+            let (bits, zero) = (_mm_loadu_si128(from.as_ptr().cast()), _mm_setzero_si128());
             [_mm_unpacklo_epi16(zero, bits), _mm_unpackhi_epi16(zero, bits)]
                 .map(|bits| _mm_castsi128_ps(bits))
         }

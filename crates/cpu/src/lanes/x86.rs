@@ -5,8 +5,10 @@
 
 use std::arch::x86_64::*;
 
+use bilayer_quant::q8_0;
+
 use super::{Lanes, Transform};
-use crate::quantizer::{BLOCKS, Blocks, Scale, x86 as quantizer};
+use crate::quantizer::{BLOCK, BLOCKS, Blocks, Scale, x86 as quantizer};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
@@ -53,14 +55,6 @@ impl Lanes for Avx2 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> __m256 {
-        // SAFETY: guaranteed by the caller; the token proves the level.
-        unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        }
-    }
-    #[inline(always)]
     unsafe fn store_f16(self, v: __m256, to: *mut u16) {
         // SAFETY: guaranteed by the caller; the token proves the level.
         unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
@@ -72,6 +66,10 @@ impl Lanes for Avx2 {
     }
     intrinsics! {
         splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        read_bf16(from: &[u8]) -> __m256 = {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from[..16].as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        };
         any_above(v, bound: f32) -> bool = {
             let above = _mm256_cmp_ps::<_CMP_GT_OQ>(v, _mm256_set1_ps(bound));
             _mm256_movemask_ps(above) != 0
@@ -80,9 +78,10 @@ impl Lanes for Avx2 {
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
         prefetch_once(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_NTA>(address.cast());
         quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
-            quantizer::quantize_avx2(x, scale, out);
+            quantizer::quantize_avx2::<false>(x, scale, out);
         quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
             Some(quantizer::quantize_blocks(x, out));
+        quantize_stored(x: &[f32; BLOCK]) -> q8_0::Block = quantizer::quantize_stored(x);
         peak(x: &[f32]) -> u32 = quantizer::peak(x);
         sum_quants(quants: &[i8]) -> i32 = quantizer::sum(quants);
         add(a, b) -> __m256 = _mm256_add_ps(a, b);
@@ -152,14 +151,6 @@ impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> __m512 {
-        // SAFETY: guaranteed by the caller; the token proves the level.
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        }
-    }
-    #[inline(always)]
     unsafe fn store_f16(self, v: __m512, to: *mut u16) {
         // SAFETY: guaranteed by the caller; the token proves the level.
         unsafe {
@@ -174,6 +165,10 @@ impl Lanes for Avx512 {
     }
     intrinsics! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        read_bf16(from: &[u8]) -> __m512 = {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from[..32].as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        };
         any_above(v, bound: f32) -> bool =
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(v, _mm512_set1_ps(bound)) != 0;
         // Of an address that is not mapped it does nothing.
@@ -183,6 +178,7 @@ impl Lanes for Avx512 {
             quantizer::quantize_avx512(x, scale, out);
         quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
             Some(quantizer::quantize_blocks(x, out));
+        quantize_stored(x: &[f32; BLOCK]) -> q8_0::Block = quantizer::quantize_stored(x);
         peak(x: &[f32]) -> u32 = quantizer::peak(x);
         sum_quants(quants: &[i8]) -> i32 = quantizer::sum(quants);
         add(a, b) -> __m512 = _mm512_add_ps(a, b);

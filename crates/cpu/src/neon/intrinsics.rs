@@ -91,6 +91,7 @@ safe! {
     vreinterpretq_f64_f32(a: float32x4_t) -> float64x2_t;
     vreinterpretq_s8_s32(a: int32x4_t) -> int8x16_t;
     vreinterpretq_s8_u8(a: uint8x16_t) -> int8x16_t;
+    vreinterpretq_u16_u8(a: uint8x16_t) -> uint16x8_t;
     vreinterpretq_u64_u8(a: uint8x16_t) -> uint64x2_t;
     vreinterpretq_u8_f32(a: float32x4_t) -> uint8x16_t;
     vreinterpretq_u8_u64(a: uint64x2_t) -> uint8x16_t;

@@ -14,5 +14,5 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
             *out = a + b;
         }
     };
-    Box::new(Elementwise { inputs: [a, b], out, compute })
+    Elementwise { inputs: [a, b], out, compute }.boxed()
 }

@@ -321,21 +321,25 @@ impl Sweep {
         part: &Partial<'_>,
     ) {
         let shape = &self.shape;
-        if let Some(first) = tile.part {
-            // SAFETY: each tile, token and head writes a different place.
-            let place = unsafe {
-                let at = self.parts_offset + 4 * part_at(shape, first + token, head);
-                context.write::<f32>(at, shape.stride() + 2)
-            };
+        let (offset, len) = match tile.part {
+            Some(first) => {
+                let at = part_at(shape, first + token, head);
+                (self.parts_offset + 4 * at, shape.stride() + 2)
+            }
+            None => {
+                let at = ((tile.row + token) * shape.heads + head) * shape.value_dim;
+                (self.out.offset + 4 * at, shape.value_dim)
+            }
+        };
+        // SAFETY: each tile, token and head writes a different place.
+        let place = unsafe { context.write::<f32>(offset, len) };
+        if tile.part.is_some() {
             place[..shape.stride()].copy_from_slice(part.sums);
             place[shape.stride()..].copy_from_slice(&[part.largest, part.weight]);
-            return;
+        } else {
+            let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
+            finish(std::slice::from_ref(part).iter().copied(), sink, place);
         }
-        let first = ((tile.row + token) * shape.heads + head) * shape.value_dim;
-        // SAFETY: each tile, token and head writes a different place.
-        let out = unsafe { self.out.elements_mut(context, first..first + shape.value_dim) };
-        let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
-        finish(std::slice::from_ref(part).iter().copied(), sink, out);
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     let (weight, table) = lowering.weight(table);
     let (ty, row_bytes) = (weight.ty, weight.row_bytes());
     let out = lowering.buffer(out);
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         let ids = match ids {
             Ids::Tokens => &context.state.tokens[rows],
             Ids::Positions => &context.state.positions[rows],

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use bilayer_graph::{Activation, NO_EXPERT};
 
+use crate::gemm::Packing;
 use crate::memory::lines;
 use crate::numa::Nodes;
 use crate::ops::gate;
@@ -277,8 +278,7 @@ impl Stage for Fill {
     }
 
     fn scratch_bytes(&self) -> usize {
-        let tokens = self.0.layouts.packings.iter().map(|packing| packing.tokens_most());
-        4 * self.0.layouts.cols * tokens.max().unwrap_or(0)
+        4 * self.0.layouts.cols * self.0.layouts.tokens_most()
     }
 
     fn writes(&self, _: &State) -> Vec<Range<usize>> {
@@ -300,10 +300,11 @@ impl Stage for Fill {
             start: mixture.offset + mixture.table_bytes() + groups.offset(group),
         };
         let place = chunk - range.start;
-        if mixture.layouts.count(range.len(), context.state).few {
+        let count = mixture.layouts.count(range.len(), context.state);
+        if count.few {
             mine.column(&context, place)
         } else {
-            mine.pack(&mut context, place)
+            mine.pack(&mut context, mixture.layouts.packings(count), place)
         }
     }
 }
@@ -331,12 +332,12 @@ impl Filled<'_> {
     }
 
     /// Packs some of the group's chunks, of which there are at most about as many as pairs.
-    fn pack(&self, context: &mut Context<'_>, place: usize) {
+    fn pack(&self, context: &mut Context<'_>, packings: &[Packing], place: usize) {
         let (cols, tokens) = (self.mixture.layouts.cols, self.pairs.len());
         let scratch = std::mem::take(&mut context.scratch);
         let scratch: &mut [f32] = bytemuck::cast_slice_mut(scratch);
         let (mut start, mut first) = (self.start, 0);
-        for packing in &self.mixture.layouts.packings {
+        for packing in packings {
             let (chunks, bytes) = (packing.chunks(tokens), packing.chunk_bytes(tokens));
             for chunk in (0..chunks).filter(|chunk| (first + chunk) % tokens == place) {
                 let pairs = &self.pairs[packing.chunk_range(chunk, tokens)];

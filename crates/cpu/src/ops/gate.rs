@@ -19,13 +19,13 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
             let compute = move |level: Level, [gate, up]: [&[f32]; 2], out: &mut [f32]| {
                 join(level, activation, gate, Some(up), out);
             };
-            Box::new(Elementwise { inputs: [gate, up], out, compute })
+            Elementwise { inputs: [gate, up], out, compute }.boxed()
         }
         None => {
             let compute = move |level: Level, [gate]: [&[f32]; 1], out: &mut [f32]| {
                 join(level, activation, gate, None, out);
             };
-            Box::new(Elementwise { inputs: [gate], out, compute })
+            Elementwise { inputs: [gate], out, compute }.boxed()
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         gain = Some(vec![1.0; dim].into());
     }
     let (input, out) = (lowering.buffer(input), lowering.buffer(out));
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         let heads = input.get(&context, rows).chunks_exact(dim);
         for (head, (x, out)) in heads.zip(results.chunks_exact_mut(dim)).enumerate() {
             let of_head = |gain: &'_ Arc<[f32]>| head * dim % gain.len();

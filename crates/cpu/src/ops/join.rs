@@ -12,7 +12,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         unreachable!("the table of ops")
     };
     let [a, b, out] = [a, b, out].map(|value| lowering.buffer(value));
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         let a = a.get(&context, rows.clone()).chunks_exact(first);
         let groups = a.zip(b.get(&context, rows).chunks_exact(second));
         for (out, (a, b)) in results.chunks_exact_mut(first + second).zip(groups) {

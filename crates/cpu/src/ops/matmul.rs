@@ -36,8 +36,10 @@ pub(crate) struct Linear {
     row_bytes: usize,
     bias: Option<Vector>,
     factor: Option<Vector>,
-    pub(crate) dot: Dot,
-    pub(crate) gemm: Gemm,
+    dot: Dot,
+    /// The kernels for many inputs, and for those of prompts alone.
+    gemm: Gemm,
+    prompts: Gemm,
 }
 
 /// The shape of a [`Linear`].
@@ -59,13 +61,14 @@ impl Linear {
         let &Shape { ty, rows, cols, precision } = shape;
         let row_bytes = weight.len() / rows.max(1);
         let (dot, gemm) = match precision {
-            Precision::Coarse if fast_prefill => {
-                (dot(ty, cols, level), gemm_rounded(ty, cols, level))
-            }
             Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
             Precision::Fine => (dot_fine(ty, cols, level), gemm_fine(ty, cols, level)),
         };
-        Linear { weight, rows, cols, row_bytes, bias, factor: None, dot, gemm }
+        let prompts = match precision {
+            Precision::Coarse if fast_prefill => gemm_rounded(ty, cols, level),
+            _ => gemm,
+        };
+        Linear { weight, rows, cols, row_bytes, bias, factor: None, dot, gemm, prompts }
     }
 
     /// The product times `factor [1]`, if there is one.
@@ -110,11 +113,12 @@ impl Linear {
                 let columns = Activations { data, cols: self.cols, count: inputs.count.rows };
                 self.dot.run(weights, columns, out);
             } else {
-                let data = inputs.packed(self.gemm.packing);
+                let gemm = if inputs.count.only_prompts { &self.prompts } else { &self.gemm };
+                let data = inputs.packed(gemm.packing);
                 let packed = Packed { data, tokens: inputs.count.rows };
                 match band.follows {
-                    true => self.gemm.run_on(weights, packed, rest, out),
-                    false => self.gemm.run(weights, packed, rest, out),
+                    true => gemm.run_on(weights, packed, rest, out),
+                    false => gemm.run(weights, packed, rest, out),
                 }
             }
         });
@@ -160,6 +164,19 @@ pub(crate) struct Count {
     pub(crate) rows: usize,
     /// Whether GEMV kernels are used instead of GEMM.
     pub(crate) few: bool,
+    /// Whether they are of prompts alone, for which GEMM may round weights.
+    pub(crate) only_prompts: bool,
+}
+
+impl Count {
+    /// Every choice of kernels for this many inputs.
+    pub(crate) fn all(rows: usize) -> [Count; 3] {
+        [(true, false), (false, false), (false, true)].map(|(few, only_prompts)| Count {
+            rows,
+            few,
+            only_prompts,
+        })
+    }
 }
 
 /// The input formats of some products, each once.
@@ -169,7 +186,9 @@ pub(crate) struct Layouts {
     /// Number of inputs from which all products use GEMM.
     many: usize,
     pub(crate) formats: Vec<Format>,
-    pub(crate) packings: Vec<Packing>,
+    packings: Vec<Packing>,
+    /// Those of prompts alone.
+    prompts: Vec<Packing>,
 }
 
 impl Layouts {
@@ -178,16 +197,24 @@ impl Layouts {
         linears: impl Iterator<Item = &'a Linear> + Clone,
     ) -> Layouts {
         let many = linears.clone().map(|linear| linear.gemm.tokens_min).max().unwrap_or(1);
-        let mut layouts = Layouts { cols, many, formats: Vec::new(), packings: Vec::new() };
-        for linear in linears {
-            if !layouts.formats.contains(&linear.dot.format) {
-                layouts.formats.push(linear.dot.format);
-            }
-            if !layouts.packings.contains(&linear.gemm.packing) {
-                layouts.packings.push(linear.gemm.packing);
-            }
+        Layouts {
+            cols,
+            many,
+            formats: each_once(linears.clone().map(|linear| linear.dot.format)),
+            packings: each_once(linears.clone().map(|linear| linear.gemm.packing)),
+            prompts: each_once(linears.map(|linear| linear.prompts.packing)),
         }
-        layouts
+    }
+
+    /// The packings of a step.
+    pub(crate) fn packings(&self, count: Count) -> &[Packing] {
+        if count.only_prompts { &self.prompts } else { &self.packings }
+    }
+
+    /// Maximum tokens per packed chunk.
+    pub(crate) fn tokens_most(&self) -> usize {
+        let packings = self.packings.iter().chain(&self.prompts);
+        packings.map(|packing| packing.tokens_most()).max().unwrap_or(0)
     }
 
     /// The count for this many inputs in a step. Rows of verified drafts must have the bits that each would have
@@ -197,7 +224,7 @@ impl Layouts {
             Exactness::Fastest => self.many,
             Exactness::PerRow => TOKENS_MIN_MAX,
         };
-        Count { rows, few: rows < many }
+        Count { rows, few: rows < many, only_prompts: state.only_prompts }
     }
 
     /// Bytes for this many inputs; a multiple of 64.
@@ -205,15 +232,25 @@ impl Layouts {
         if count.few {
             self.formats.iter().map(|format| count.rows * format.column_bytes(self.cols)).sum()
         } else {
-            self.packings.iter().map(|packing| packing.bytes(count.rows)).sum()
+            self.packings(count).iter().map(|packing| packing.bytes(count.rows)).sum()
         }
     }
 
     /// Maximum bytes for this many inputs in any step.
     pub(crate) fn bytes_max(&self, rows: usize) -> usize {
-        let few = [false, true].into_iter().filter(|few| !few || rows < TOKENS_MIN_MAX);
-        few.map(|few| self.bytes(Count { rows, few })).fold(0, usize::max)
+        let counts = Count::all(rows).into_iter().filter(|of| !of.few || rows < TOKENS_MIN_MAX);
+        counts.map(|count| self.bytes(count)).fold(0, usize::max)
     }
+}
+
+fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
 }
 
 /// Names of GEMV kernels with the number of their weights: `q4_k.avx2 x2 q6_k.avx2`.
@@ -328,7 +365,8 @@ impl<'a> Inputs<'a> {
     }
 
     fn packed(&self, packing: Packing) -> &'a [u8] {
-        let before = self.layouts.packings.iter().take_while(|p| **p != packing);
+        let packings = self.layouts.packings(self.count);
+        let before = packings.iter().take_while(|p| **p != packing);
         let start: usize = before.map(|packing| packing.bytes(self.count.rows)).sum();
         &self.data[start..start + packing.bytes(self.count.rows)]
     }
@@ -354,7 +392,7 @@ impl Stage for Prepare {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let group = &*self.0;
-        let Count { rows: count, few } = group.count(context.state);
+        let Count { rows: count, few, .. } = group.count(context.state);
         let rows =
             if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
         let width = group.input.width;
@@ -393,7 +431,7 @@ impl Stage for Pack {
         if count.few {
             return 0;
         }
-        self.0.layouts.packings.iter().map(|packing| packing.chunks(count.rows)).sum()
+        self.0.layouts.packings(count).iter().map(|packing| packing.chunks(count.rows)).sum()
     }
 
     fn writes(&self, state: &State) -> Vec<Range<usize>> {
@@ -402,18 +440,19 @@ impl Stage for Pack {
 
     fn run(&self, context: Context<'_>, mut chunk: usize) {
         let group = &*self.0;
-        let count = context.state.rows(group.input.rows);
-        let x = group.input.get(&context, 0..count);
+        let count = group.count(context.state);
+        let rows = count.rows;
+        let x = group.input.get(&context, 0..rows);
         let mut start = group.prepared_offset;
-        for packing in &group.layouts.packings {
-            if chunk < packing.chunks(count) {
-                let bytes = packing.chunk_bytes(count);
+        for packing in group.layouts.packings(count) {
+            if chunk < packing.chunks(rows) {
+                let bytes = packing.chunk_bytes(rows);
                 // SAFETY: each chunk has its own bytes.
                 let out = unsafe { context.write(start + chunk * bytes, bytes) };
-                return packing.pack(chunk, x, count, out);
+                return packing.pack(chunk, x, rows, out);
             }
-            chunk -= packing.chunks(count);
-            start += packing.bytes(count);
+            chunk -= packing.chunks(rows);
+            start += packing.bytes(rows);
         }
     }
 }

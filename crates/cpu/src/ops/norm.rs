@@ -57,7 +57,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     let input = op.inputs().next().expect("a norm has an input");
     let (input, out) = (lowering.buffer(input), lowering.buffer(op.out()));
     let norm = Norm::of(lowering, node);
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         for (row, out) in rows.zip(results.chunks_exact_mut(out.width)) {
             norm.apply(context.level, input.get(&context, row..row + 1), out);
         }

@@ -11,7 +11,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         unreachable!("the table of ops")
     };
     let (input, out) = (lowering.buffer(input), lowering.buffer(out));
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         let groups = input.get(&context, rows).chunks_exact(stride);
         for (group, out) in groups.zip(results.chunks_exact_mut(width)) {
             out.copy_from_slice(&group[first..first + width]);

@@ -22,5 +22,5 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         }
         out.iter_mut().for_each(|out| *out /= count);
     };
-    Box::new(Rowwise { out, rows: 1, scratch_bytes: 0, compute })
+    Rowwise { out, rows: 1, scratch_bytes: 0, compute }.boxed()
 }

@@ -9,10 +9,13 @@ use crate::lanes::Lanes;
 
 /// A right-hand matrix that is converted as it is read.
 pub(in crate::ops) trait Source: Copy {
+    /// Asserts that the matrix has as many elements, and scales for `[rows, cols]` of them.
+    fn check(self, elements: usize, shape: [usize; 2]);
+
     /// Loads elements from `at` on, without their scale.
     ///
     /// # Safety
-    /// They are within the matrix.
+    /// They are among those of a [`Source::check`].
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F;
 
     /// Whether elements have scales.
@@ -27,7 +30,7 @@ pub(in crate::ops) trait Source: Copy {
     /// The scales of values in row `row`, from column `column` on, if they have scales.
     ///
     /// # Safety
-    /// Those of [`Source::load`].
+    /// Both are within the shape of a [`Source::check`].
     #[inline(always)]
     unsafe fn row_scale(self, _row: usize, _column: usize) -> f32 {
         1.0
@@ -36,37 +39,52 @@ pub(in crate::ops) trait Source: Copy {
 
 /// f32.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct F32(pub(in crate::ops) *const f32);
+pub(in crate::ops) struct F32<'a>(pub(in crate::ops) &'a [f32]);
 
-impl Source for F32 {
+impl Source for F32<'_> {
+    #[inline(always)]
+    fn check(self, elements: usize, _: [usize; 2]) {
+        assert!(elements <= self.0.len());
+    }
+
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
         // SAFETY: guaranteed by the caller.
-        unsafe { l.load(self.0.add(at)) }
+        unsafe { l.load(self.0.as_ptr().add(at)) }
     }
 }
 
 /// f16 bits.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct F16(pub(in crate::ops) *const u16);
+pub(in crate::ops) struct F16<'a>(pub(in crate::ops) &'a [u16]);
 
-impl Source for F16 {
+impl Source for F16<'_> {
+    #[inline(always)]
+    fn check(self, elements: usize, _: [usize; 2]) {
+        assert!(elements <= self.0.len());
+    }
+
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
         // SAFETY: guaranteed by the caller.
-        unsafe { l.load_f16(self.0.add(at)) }
+        unsafe { l.load_f16(self.0.as_ptr().add(at)) }
     }
 }
 
 /// Keys of Q8_0: `[dim, 32]` bytes, and `[dim / 32, 32]` f16 scales.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Q8Keys<'a>(pub(in crate::ops) *const i8, pub(in crate::ops) &'a [u16]);
+pub(in crate::ops) struct Q8Keys<'a>(pub(in crate::ops) &'a [i8], pub(in crate::ops) &'a [u16]);
 
 impl Source for Q8Keys<'_> {
     #[inline(always)]
+    fn check(self, elements: usize, _: [usize; 2]) {
+        assert!(elements <= self.0.len());
+    }
+
+    #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
         // SAFETY: guaranteed by the caller.
-        unsafe { l.load_i8(self.0.add(at)) }
+        unsafe { l.load_i8(self.0.as_ptr().add(at)) }
     }
 
     const SCALED: bool = true;
@@ -79,17 +97,23 @@ impl Source for Q8Keys<'_> {
 
 /// Values of Q8_0: `[32, stride]` bytes, their `[32, stride / 32]` scales as f32, and `stride / 32`.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Q8Values(
-    pub(in crate::ops) *const i8,
-    pub(in crate::ops) *const f32,
+pub(in crate::ops) struct Q8Values<'a>(
+    pub(in crate::ops) &'a [i8],
+    pub(in crate::ops) &'a [f32],
     pub(in crate::ops) usize,
 );
 
-impl Source for Q8Values {
+impl Source for Q8Values<'_> {
+    #[inline(always)]
+    fn check(self, elements: usize, [rows, cols]: [usize; 2]) {
+        assert!(elements <= self.0.len());
+        assert!(rows * self.2 <= self.1.len() && cols <= 32 * self.2);
+    }
+
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
         // SAFETY: guaranteed by the caller.
-        unsafe { l.load_i8(self.0.add(at)) }
+        unsafe { l.load_i8(self.0.as_ptr().add(at)) }
     }
 
     const SCALED: bool = true;
@@ -97,7 +121,7 @@ impl Source for Q8Values {
     #[inline(always)]
     unsafe fn row_scale(self, row: usize, column: usize) -> f32 {
         // SAFETY: guaranteed by the caller.
-        unsafe { *self.1.add(row * self.2 + column / 32) }
+        unsafe { *self.1.get_unchecked(row * self.2 + column / 32) }
     }
 }
 
@@ -157,13 +181,10 @@ pub(in crate::ops) fn multiply<L: Lanes>(
     out: &mut [f32],
 ) {
     let rows = out.len() / PAGE_TOKENS;
-    let (left, right) = (&left[..rows * dim], &right[..dim * PAGE_TOKENS]);
     let (ahead, step) = (Ahead::none(right), step::<L>(rows).max(1));
-    for (left, out) in left.chunks(step * dim).zip(out.chunks_mut(step * PAGE_TOKENS)) {
-        let (rows, right) = (out.len() / PAGE_TOKENS, F32(right.as_ptr()));
-        let product = Score { left: left.as_ptr(), right, dim, out: out.as_mut_ptr(), ahead };
-        // SAFETY: the slices have the sizes of `rows` rows, and `out` is borrowed alone.
-        unsafe { product.rows(l, rows) };
+    for (left, out) in left[..rows * dim].chunks(step * dim).zip(out.chunks_mut(step * PAGE_TOKENS))
+    {
+        Score { left, right: F32(right), dim, out, ahead }.run(l);
     }
 }
 
@@ -179,88 +200,95 @@ pub(in crate::ops) fn multiply_add<L: Lanes>(
     len: usize,
     out: &mut [f32],
 ) {
-    assert!(len <= PAGE_TOKENS);
     let (rows, stride) = (out.len() / PAGE_TOKENS, PAGE_TOKENS);
-    let (left, right) = (&left[..rows * stride], &right[..len * stride]);
     let (ahead, step) = (Ahead::none(right), step::<L>(rows).max(1));
-    for (left, out) in left.chunks(step * stride).zip(out.chunks_mut(step * stride)) {
-        let (rows, right) = (out.len() / stride, F32(right.as_ptr()));
-        let out = out.as_mut_ptr();
-        let (left, right_stride) = (left.as_ptr(), stride);
-        let product: Mix<_> =
-            Mix { left, right, from: 0, to: len, stride, right_stride, out, ahead };
-        // SAFETY: as above.
-        unsafe { product.rows(l, rows) };
+    let left = left[..rows * stride].chunks(step * stride);
+    for (left, out) in left.zip(out.chunks_mut(step * stride)) {
+        let (rows, right, right_stride) = (out.len() / stride, F32(right), stride);
+        let product: Mix<'_, _> =
+            Mix { rows, left, right, from: 0, to: len, stride, right_stride, out, ahead };
+        product.run(l);
     }
 }
 
 /// A product of a few rows with a page.
-pub(in crate::ops) trait Product: Copy {
+pub(in crate::ops) trait Product: Sized {
+    /// Number of rows.
+    fn rows(&self) -> usize;
+
     /// The product of R rows.
     ///
-    /// # Safety
-    /// The matrices have the stated sizes, and `out` does not overlap the others.
-    unsafe fn run<L: Lanes, const R: usize>(self, l: L);
+    /// # Panics
+    /// If a matrix is too small.
+    fn run_rows<L: Lanes, const R: usize>(self, l: L);
 
-    /// The product of `rows` rows, at most [`Lanes::TILE_ROWS`].
+    /// The product of at most [`Lanes::TILE_ROWS`] rows.
     ///
-    /// # Safety
-    /// Those of [`Product::run`].
+    /// # Panics
+    /// If a matrix is too small, or there are more rows.
     #[inline(always)]
-    unsafe fn rows<L: Lanes>(self, l: L, rows: usize) {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            // Constant conditions: no code is made for more rows than a level has registers for.
-            match rows {
-                1 => self.run::<L, 1>(l),
-                2 if const { L::TILE_ROWS >= 2 } => self.run::<L, 2>(l),
-                3 if const { L::TILE_ROWS >= 3 } => self.run::<L, 3>(l),
-                4 if const { L::TILE_ROWS >= 4 } => self.run::<L, 4>(l),
-                5 if const { L::TILE_ROWS >= 5 } => self.run::<L, 5>(l),
-                6 if const { L::TILE_ROWS >= 6 } => self.run::<L, 6>(l),
-                7 if const { L::TILE_ROWS >= 7 } => self.run::<L, 7>(l),
-                8 if const { L::TILE_ROWS >= 8 } => self.run::<L, 8>(l),
-                _ => unreachable!("{rows} rows"),
-            }
+    fn run<L: Lanes>(self, l: L) {
+        // Constant conditions: no code is made for more rows than a level has registers for.
+        match self.rows() {
+            1 => self.run_rows::<L, 1>(l),
+            2 if const { L::TILE_ROWS >= 2 } => self.run_rows::<L, 2>(l),
+            3 if const { L::TILE_ROWS >= 3 } => self.run_rows::<L, 3>(l),
+            4 if const { L::TILE_ROWS >= 4 } => self.run_rows::<L, 4>(l),
+            5 if const { L::TILE_ROWS >= 5 } => self.run_rows::<L, 5>(l),
+            6 if const { L::TILE_ROWS >= 6 } => self.run_rows::<L, 6>(l),
+            7 if const { L::TILE_ROWS >= 7 } => self.run_rows::<L, 7>(l),
+            8 if const { L::TILE_ROWS >= 8 } => self.run_rows::<L, 8>(l),
+            rows => unreachable!("{rows} rows"),
         }
     }
 }
 
 /// `out [R, 32] = left [R, dim] x right [dim, 32]`.
-#[derive(Clone, Copy)]
-pub(in crate::ops) struct Score<S> {
-    pub(in crate::ops) left: *const f32,
+pub(in crate::ops) struct Score<'a, S> {
+    pub(in crate::ops) left: &'a [f32],
     pub(in crate::ops) right: S,
     pub(in crate::ops) dim: usize,
-    pub(in crate::ops) out: *mut f32,
+    pub(in crate::ops) out: &'a mut [f32],
     pub(in crate::ops) ahead: Ahead,
 }
 
-impl<S: Source> Product for Score<S> {
+impl<S: Source> Product for Score<'_, S> {
     #[inline(always)]
-    unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
+    fn rows(&self) -> usize {
+        self.out.len() / PAGE_TOKENS
+    }
+
+    #[inline(always)]
+    fn run_rows<L: Lanes, const R: usize>(self, l: L) {
+        assert!(R * self.dim <= self.left.len() && R * PAGE_TOKENS <= self.out.len());
+        self.right.check(self.dim * PAGE_TOKENS, [self.dim, PAGE_TOKENS]);
         // With many rows, two vectors of each fill the registers; with few rows, four hide the latency.
-        let mut first = 0;
+        let (mut first, out) = (0, self.out.as_mut_ptr());
         while first < PAGE_TOKENS {
-            // SAFETY: guaranteed by the caller; 2 N, or 4 N, divides 32.
+            // SAFETY: the matrices have R rows, as checked; 2 N, or 4 N, divides 32.
             first += unsafe {
                 if const { 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS } {
-                    self.columns::<L, R, 4>(l, first)
+                    self.columns::<L, R, 4>(l, first, out)
                 } else {
-                    self.columns::<L, R, 2>(l, first)
+                    self.columns::<L, R, 2>(l, first, out)
                 }
             };
         }
     }
 }
 
-impl<S: Source> Score<S> {
+impl<S: Source> Score<'_, S> {
     /// Computes C vectors of columns from `first` on; returns their number of columns.
     ///
     /// # Safety
-    /// Those of [`Score::run`], and `first + C * N <= 32`.
+    /// The matrices have R rows, `out` among them, and `first + C * N <= 32`.
     #[inline(always)]
-    unsafe fn columns<L: Lanes, const R: usize, const C: usize>(self, l: L, first: usize) -> usize {
+    unsafe fn columns<L: Lanes, const R: usize, const C: usize>(
+        &self,
+        l: L,
+        first: usize,
+        out: *mut f32,
+    ) -> usize {
         let mut sums = [[l.splat(0.0); C]; R];
         let unit = Ahead::ELEMENTS / (C * L::N);
         for block in 0..self.dim.div_ceil(32) {
@@ -287,7 +315,7 @@ impl<S: Source> Score<S> {
                             }
                         }
                         for r in 0..R {
-                            let q = l.splat(*self.left.add(r * self.dim + d));
+                            let q = l.splat(*self.left.as_ptr().add(r * self.dim + d));
                             for c in 0..C {
                                 sums[r][c] = l.fma(q, key[c], sums[r][c]);
                             }
@@ -300,7 +328,7 @@ impl<S: Source> Score<S> {
         for r in 0..R {
             for c in 0..C {
                 // SAFETY: `r < R`, and the columns end at 32.
-                unsafe { l.store(sums[r][c], self.out.add(r * PAGE_TOKENS + first + c * L::N)) };
+                unsafe { l.store(sums[r][c], out.add(r * PAGE_TOKENS + first + c * L::N)) };
             }
         }
         C * L::N
@@ -308,9 +336,11 @@ impl<S: Source> Score<S> {
 }
 
 /// `out [R, stride] += left [R, LEFT] x right [LEFT, stride]` over the tokens `from..to`.
-#[derive(Clone, Copy)]
-pub(in crate::ops) struct Mix<S, const LEFT: usize = PAGE_TOKENS> {
-    pub(in crate::ops) left: *const f32,
+pub(in crate::ops) struct Mix<'a, S, const LEFT: usize = PAGE_TOKENS> {
+    /// R.
+    pub(in crate::ops) rows: usize,
+    /// The last row may end at `to`.
+    pub(in crate::ops) left: &'a [f32],
     pub(in crate::ops) right: S,
     pub(in crate::ops) from: usize,
     /// At most `LEFT`.
@@ -319,46 +349,60 @@ pub(in crate::ops) struct Mix<S, const LEFT: usize = PAGE_TOKENS> {
     pub(in crate::ops) stride: usize,
     /// Distance from a token's row of `right` to that of the next; `stride`, or more.
     pub(in crate::ops) right_stride: usize,
-    pub(in crate::ops) out: *mut f32,
+    pub(in crate::ops) out: &'a mut [f32],
     pub(in crate::ops) ahead: Ahead,
 }
 
-impl<S: Source, const LEFT: usize> Product for Mix<S, LEFT> {
+impl<S: Source, const LEFT: usize> Product for Mix<'_, S, LEFT> {
     #[inline(always)]
-    unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
-        debug_assert!(self.stride.is_multiple_of(16));
-        let vectors = self.stride / L::N;
-        let mut first = 0;
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    #[inline(always)]
+    fn run_rows<L: Lanes, const R: usize>(self, l: L) {
+        let (to, stride) = (self.to, self.stride);
+        assert!(to <= LEFT && (R - 1) * LEFT + to <= self.left.len());
+        assert!(stride.is_multiple_of(16) && R * stride <= self.out.len());
+        let elements = to.checked_sub(1).map_or(0, |last| last * self.right_stride + stride);
+        self.right.check(elements, [to, stride]);
+        let vectors = stride / L::N;
+        let (mut first, out) = (0, self.out.as_mut_ptr());
         while first < vectors {
             let at = first * L::N;
             let left = vectors - first;
-            // SAFETY: guaranteed by the caller; columns `at..` of all matrices, no more than are left.
+            // SAFETY: the matrices have R rows, as checked; columns `at..` of all matrices, no more than are left.
             unsafe {
-                // As in [`Score::run`]. The stride is a multiple of 16, so that vectors of 8 come in pairs.
+                // As in [`Score::run_rows`]. The stride is a multiple of 16, so that vectors of 8 come in pairs.
                 first += if const { 2 * R <= L::TILE_ROWS } && left >= 4 {
-                    self.block::<L, R, 4>(l, at)
+                    self.block::<L, R, 4>(l, at, out)
                 } else if const { 2 * L::N <= 16 } || left >= 2 {
-                    self.block::<L, R, 2>(l, at)
+                    self.block::<L, R, 2>(l, at, out)
                 } else {
-                    self.block::<L, R, 1>(l, at)
+                    self.block::<L, R, 1>(l, at, out)
                 };
             }
         }
     }
 }
 
-impl<S: Source, const LEFT: usize> Mix<S, LEFT> {
+impl<S: Source, const LEFT: usize> Mix<'_, S, LEFT> {
     /// Computes B vectors of columns from `at` on; returns B.
     ///
     /// # Safety
-    /// Those of [`Mix::run`], and `at + B * N <= stride`.
+    /// The matrices have R rows, `out` among them, and `at + B * N <= stride`.
     #[inline(always)]
-    unsafe fn block<L: Lanes, const R: usize, const B: usize>(self, l: L, at: usize) -> usize {
+    unsafe fn block<L: Lanes, const R: usize, const B: usize>(
+        &self,
+        l: L,
+        at: usize,
+        out: *mut f32,
+    ) -> usize {
         let mut sums = [[l.splat(0.0); B]; R];
         for r in 0..R {
             for b in 0..B {
                 // SAFETY: row `r`, column `at + b * N`.
-                sums[r][b] = unsafe { l.load(self.out.add(r * self.stride + at + b * L::N)) };
+                sums[r][b] = unsafe { l.load(out.add(r * self.stride + at + b * L::N)) };
             }
         }
         let unit = (Ahead::ELEMENTS / (B * L::N)).max(1);
@@ -380,7 +424,7 @@ impl<S: Source, const LEFT: usize> Mix<S, LEFT> {
                         }
                     }
                     for r in 0..R {
-                        let p = l.splat(*self.left.add(r * LEFT + t));
+                        let p = l.splat(*self.left.as_ptr().add(r * LEFT + t));
                         for b in 0..B {
                             sums[r][b] = l.fma(p, value[b], sums[r][b]);
                         }
@@ -392,7 +436,7 @@ impl<S: Source, const LEFT: usize> Mix<S, LEFT> {
         for r in 0..R {
             for b in 0..B {
                 // SAFETY: row `r`, column `at + b * N`.
-                unsafe { l.store(sums[r][b], self.out.add(r * self.stride + at + b * L::N)) };
+                unsafe { l.store(sums[r][b], out.add(r * self.stride + at + b * L::N)) };
             }
         }
         B

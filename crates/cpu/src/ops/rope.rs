@@ -31,7 +31,7 @@ pub(crate) fn fill_table(rope: &Rope, factors: Option<&[f32]>, table: Buffer) ->
         }
     };
     // About 40 ns per pair.
-    Box::new(Rowwise { out: table, rows: 16, scratch_bytes: 0, compute })
+    Rowwise { out: table, rows: 16, scratch_bytes: 0, compute }.boxed()
 }
 
 /// The stage of an [`Op::Rope`]: rotates each head of a value.
@@ -41,7 +41,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     };
     let (pairs, table) = (rope.pairs, lowering.table(rope));
     let (input, out) = (lowering.buffer(input), lowering.buffer(out));
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         results.copy_from_slice(input.get(&context, rows.clone()));
         for (row, out) in rows.zip(results.chunks_exact_mut(out.width)) {
             turn(context.level, pairs, table.get(&context, row..row + 1), head_dim, out);

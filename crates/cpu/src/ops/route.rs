@@ -40,7 +40,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
             rule.route(logits.get(&context, row..row + 1), scores, out);
         }
     };
-    Box::new(Rowwise { out, rows: out.chunk_rows(), scratch_bytes: 4 * logits.width, compute })
+    Rowwise { out, rows: out.chunk_rows(), scratch_bytes: 4 * logits.width, compute }.boxed()
 }
 
 impl Rule {

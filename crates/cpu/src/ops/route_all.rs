@@ -9,7 +9,7 @@ use crate::stage::{Rowwise, Stage};
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
     let Op::RouteAll { out, .. } = *lowering.op(node) else { unreachable!("the table of ops") };
     let out = lowering.buffer(out);
-    Rowwise::boxed(out, move |_, _, results| {
+    Rowwise::light(out, move |_, _, results| {
         for row in results.chunks_exact_mut(out.width) {
             let (weights, numbers) = row.split_at_mut(out.width / 2);
             weights.fill(1.0);

@@ -18,9 +18,9 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         let compute = move |level: Level, [input]: [&[f32]; 1], out: &mut [f32]| {
             map(level, Function::Scale(factor), input, out);
         };
-        return Box::new(Elementwise { inputs: [input], out, compute });
+        return Elementwise { inputs: [input], out, compute }.boxed();
     };
-    Rowwise::boxed(out, move |context, rows, results| {
+    Rowwise::light(out, move |context, rows, results| {
         for (row, out) in rows.zip(results.chunks_exact_mut(out.width)) {
             let factor = factor * temperature.at(context.state.positions[row]);
             let input = input.get(&context, row..row + 1);

@@ -15,5 +15,5 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     let compute = move |level: Level, [input]: [&[f32]; 1], out: &mut [f32]| {
         map(level, Function::SoftCap(cap), input, out);
     };
-    Box::new(Elementwise { inputs: [lowering.buffer(input)], out: lowering.buffer(out), compute })
+    Elementwise { inputs: [lowering.buffer(input)], out: lowering.buffer(out), compute }.boxed()
 }

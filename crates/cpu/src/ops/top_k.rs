@@ -25,13 +25,13 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
             out.fill(f32::NAN);
         }
     };
-    Box::new(Search(Rowwise { out, rows: 1, scratch_bytes: 0, compute }))
+    Box::new(Search(Rowwise { out, rows: 1, scratch_bytes: 0, compute }.boxed()))
 }
 
 /// A search, which is skipped in steps that ask for nothing.
-struct Search<S>(S);
+struct Search(Box<dyn Stage>);
 
-impl<S: Stage> Stage for Search<S> {
+impl Stage for Search {
     fn chunks(&self, state: &State) -> usize {
         if state.top_k == 0 { 0 } else { self.0.chunks(state) }
     }

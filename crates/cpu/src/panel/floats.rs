@@ -90,8 +90,7 @@ fn widen_step<L: Lanes, T: Floats>(l: L, bytes: &[u8], values: &mut [f32; STEP])
     const { assert!(STEP.is_multiple_of(L::N)) };
     assert!(bytes.len() == STEP * T::BYTES);
     for at in (0..STEP).step_by(L::N) {
-        // SAFETY: N values follow from `at` on.
-        l.write(unsafe { T::load(l, bytes.as_ptr().add(at * T::BYTES)) }, &mut values[at..]);
+        l.write(T::read(l, &bytes[at * T::BYTES..]), &mut values[at..]);
     }
 }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use bilayer_quant::mxfp4::half_scale;
 
 use super::{Form, SPAN, Span, Unpack, f16_values};
-use crate::bytes::{Bytes, u16_at, u32_at};
+use crate::bytes::{NarrowBytes, u16_at, u32_at};
 use crate::types::{Quads, ScaleBits, Scales, Sign, SuperBlock};
 
 /// A type with blocks of 256.
@@ -14,7 +14,7 @@ pub(crate) struct OfBlocks<T>(PhantomData<T>);
 impl<T: SuperBlock> OfBlocks<T> {
     /// A vector of quants as a span stores them.
     #[inline(always)]
-    fn quants<V: Bytes>(block: &[u8], signs: &[u32; 8], first: usize) -> V {
+    fn quants<V: NarrowBytes>(block: &[u8], signs: &[u32; 8], first: usize) -> V {
         let codes: V = T::codes(block, first);
         match T::SIGN {
             Sign::Lifted => codes,
@@ -42,7 +42,7 @@ impl<T: SuperBlock> Unpack for OfBlocks<T> {
     };
 
     #[inline(always)]
-    fn unpack<V: Bytes>(block: &[u8], span: &mut Span) {
+    fn unpack<V: NarrowBytes>(block: &[u8], span: &mut Span) {
         let block = &block[..T::BYTES];
         let signs = T::signs(block);
         for first in (0..SPAN).step_by(V::WIDTH) {
@@ -76,7 +76,7 @@ impl<T: Quads> Unpack for OfQuads<T> {
     const HIGHEST: u8 = T::HIGHEST;
 
     #[inline(always)]
-    fn unpack<V: Bytes>(blocks: &[u8], span: &mut Span) {
+    fn unpack<V: NarrowBytes>(blocks: &[u8], span: &mut Span) {
         // The whole span's eight blocks in straight code.
         match blocks.get(..8 * T::BLOCK) {
             Some(blocks) => unpack::<T, V>(blocks, 8, span),
@@ -87,7 +87,7 @@ impl<T: Quads> Unpack for OfQuads<T> {
 
 /// Unpacks `count` blocks of 32, at most eight.
 #[inline(always)]
-fn unpack<T: Quads, V: Bytes>(blocks: &[u8], count: usize, span: &mut Span) {
+fn unpack<T: Quads, V: NarrowBytes>(blocks: &[u8], count: usize, span: &mut Span) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     let parts = span.quants.as_chunks_mut::<32>().0;
     for index in 0..count {

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use bilayer_quant::{q4_k, q6_k};
 
-use crate::dot::x86::{load_128, load_256, numbers, units};
+use crate::bytes::part;
 use crate::level::rows;
 use crate::panel::amx::{self, TileBytes};
 use crate::panel::avx512;
@@ -13,7 +13,9 @@ use crate::stream::PanelRows;
 use crate::types::SuperBlock;
 use crate::types::q4_k::Q4K;
 use crate::types::q6_k::Q6K;
+use crate::types::x86::{numbers, units};
 use crate::x86::apart;
+use crate::x86::avx2::{load, load_128};
 
 /// See [`amx::FillTiles`]. A group has at most sixteen distinct weights, so both groups of 32 bytes are looked up in a
 /// register: only 32 of 64 weights are rounded.
@@ -28,7 +30,7 @@ pub(super) fn fill_q4_k(rows: PanelRows<'_>, count: usize, tiles: &mut [TileByte
         for (pair, bytes) in chunks.iter().enumerate() {
             let (low, high) = (lines.at(2 * pair, steps), lines.at(2 * pair + 1, steps));
             let table = amx::bits(_mm512_cvtne2ps_pbh(high, low));
-            let bytes = _mm512_cvtepu8_epi16(load_256(bytes, 0));
+            let bytes = _mm512_cvtepu8_epi16(load(bytes));
             let low = _mm512_and_si512(bytes, _mm512_set1_epi16(15));
             let high = _mm512_or_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi16(16));
             let (low, high) =
@@ -51,7 +53,7 @@ impl Lines {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx2,f16c")]
     fn of(block: &[u8]) -> Lines {
-        let head = load_128(block, 0);
+        let head = load_128(part(block, 0));
         let [packed, _] = numbers::<Q4K, rows::Avx512Vnni>(block);
         let packed = _mm512_cvtepu8_epi32(packed);
         let units = _mm512_castps128_ps512(_mm_cvtph_ps(head));
@@ -96,7 +98,7 @@ pub(super) fn fill_q6_k(rows: PanelRows<'_>, count: usize, tiles: &mut [TileByte
                 unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), quants) };
             }
         }
-        let packed = load_128(block, offset_of!(q6_k::Block, scales));
+        let packed = load_128(part(block, offset_of!(q6_k::Block, scales)));
         let d = _mm512_broadcastss_ps(units::<Q6K>(block)[0]);
         let product = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(packed)));
         avx512::store_floats(&mut lines.scales, product);
@@ -104,7 +106,7 @@ pub(super) fn fill_q6_k(rows: PanelRows<'_>, count: usize, tiles: &mut [TileByte
             let mut halves = [_mm512_setzero_ps(); 2];
             for (half, values) in halves.iter_mut().enumerate() {
                 let group = 2 * step + half;
-                let quants = _mm512_cvtepi8_epi32(load_128(&lines.quants[group], 0));
+                let quants = _mm512_cvtepi8_epi32(load_128(&lines.quants[group]));
                 let scale = _mm512_set1_ps(*apart(&lines.scales[group]));
                 *values = _mm512_mul_ps(_mm512_cvtepi32_ps(quants), scale);
             }

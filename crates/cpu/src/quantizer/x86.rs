@@ -4,14 +4,16 @@
 
 use std::arch::x86_64::*;
 
+use bilayer_quant::q8_0;
+
 use super::{BLOCK, BLOCKS, Blocks, PEAK_8, Scale};
 use crate::bytes::Bytes;
 use crate::x86::{avx2, avx512};
 
-/// [`Lanes::quantize`](crate::lanes::Lanes::quantize) of whole blocks of 32.
+/// [`Lanes::quantize`](crate::lanes::Lanes::quantize) of whole blocks of 32; if `AWAY`, halves are rounded away from zero.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(crate) fn quantize_avx2(x: &[f32], scale: Scale, out: &mut [i8]) {
+pub(crate) fn quantize_avx2<const AWAY: bool>(x: &[f32], scale: Scale, out: &mut [i8]) {
     debug_assert!(x.len().is_multiple_of(BLOCK) && x.len() == out.len());
     let (factor, zero) = (_mm256_set1_ps(scale.inverse), _mm256_set1_epi16(scale.zero as i16));
     // Packing works within halves.
@@ -19,13 +21,37 @@ pub(crate) fn quantize_avx2(x: &[f32], scale: Scale, out: &mut [i8]) {
     for (x, out) in x.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<32>().0) {
         let mut whole = [_mm256_setzero_si256(); 4];
         for (whole, x) in whole.iter_mut().zip(x.as_chunks::<8>().0) {
-            *whole = _mm256_cvtps_epi32(_mm256_mul_ps(avx2::load_floats(x), factor));
+            let exact = _mm256_mul_ps(avx2::load_floats(x), factor);
+            *whole = if AWAY { round_away(exact) } else { _mm256_cvtps_epi32(exact) };
         }
         let low = _mm256_sub_epi16(_mm256_packs_epi32(whole[0], whole[1]), zero);
         let high = _mm256_sub_epi16(_mm256_packs_epi32(whole[2], whole[3]), zero);
         let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         bytes.store(bytemuck::cast_slice_mut(out));
     }
+}
+
+/// The nearest integers, halves away from zero.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn round_away(exact: __m256) -> __m256i {
+    // With the float below a half, none that is nearer to zero reaches the next integer.
+    let half = _mm256_set1_ps(0.5f32.next_down());
+    let half = _mm256_or_ps(half, _mm256_and_ps(exact, _mm256_set1_ps(-0.0)));
+    _mm256_cvttps_epi32(_mm256_add_ps(exact, half))
+}
+
+/// [`Lanes::quantize_stored`](crate::lanes::Lanes::quantize_stored).
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(crate) fn quantize_stored(x: &[f32; BLOCK]) -> q8_0::Block {
+    let value = f32::from_bits(peak(x)) / PEAK_8;
+    let inverse = if value < f32::MIN_POSITIVE { 0.0 } else { 1.0 / value };
+    let mut quants = [0; BLOCK];
+    quantize_avx2::<true>(x, Scale { value, inverse, zero: 0 }, &mut quants);
+    let bounded = _mm_set_ss(value.min(65504.0));
+    let d = _mm_cvtsi128_si32(_mm_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bounded)) as u16;
+    q8_0::Block { d, quants }
 }
 
 /// [`quantize_avx2`] with vectors of 512 bits.
@@ -46,7 +72,7 @@ pub(crate) fn quantize_avx512(x: &[f32], scale: Scale, out: &mut [i8]) {
         let bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
         bytes.store(bytemuck::cast_slice_mut(out));
     }
-    quantize_avx2(rest, scale, rest_out);
+    quantize_avx2::<false>(rest, scale, rest_out);
 }
 
 /// [`Lanes::quantize_blocks`](crate::lanes::Lanes::quantize_blocks).
@@ -59,7 +85,7 @@ pub(crate) fn quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Bloc
     for (block, (x, out)) in parts.enumerate() {
         let scale = Scale::of(peaks[block], PEAK_8);
         blocks.scales[block] = scale.value;
-        quantize_avx2(x, scale, out);
+        quantize_avx2::<false>(x, scale, out);
     }
     blocks.sums = sums(out);
     blocks

@@ -86,12 +86,10 @@ impl<const V: usize, const TOKENS: usize, const SPREAD: bool> FloatProduct<'_, V
         let FloatProduct { panel, columns, stride } = *self;
         assert!(columns.values.len() == panel.len() * N && first + V * L::N <= ROWS);
         check_strip(strip, stride, N, V * L::N);
-        let strip = strip.as_mut_ptr();
         let mut sums = [[l.splat(0.0); V]; N];
         for (t, sums) in sums.iter_mut().enumerate() {
             for (v, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: the strip was checked.
-                *sum = unsafe { l.load(strip.add(t * stride + v * L::N)) };
+                *sum = l.read(&strip[t * stride + v * L::N..]);
             }
         }
         let (mut w, mut x) =
@@ -130,8 +128,7 @@ impl<const V: usize, const TOKENS: usize, const SPREAD: bool> FloatProduct<'_, V
         }
         for (t, sums) in sums.iter().enumerate() {
             for (v, sum) in sums.iter().enumerate() {
-                // SAFETY: the strip was checked.
-                unsafe { l.store(*sum, strip.add(t * stride + v * L::N)) };
+                l.write(*sum, &mut strip[t * stride + v * L::N..]);
             }
         }
     }

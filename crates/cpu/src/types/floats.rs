@@ -9,9 +9,9 @@ pub(crate) trait Floats {
 
     /// The first N values.
     ///
-    /// # Safety
-    /// `from` is valid for reading N values at any address.
-    unsafe fn load<L: Lanes>(l: L, from: *const u8) -> L::F;
+    /// # Panics
+    /// If there are fewer.
+    fn read<L: Lanes>(l: L, bytes: &[u8]) -> L::F;
 }
 
 macro_rules! floats {
@@ -22,9 +22,10 @@ macro_rules! floats {
             const BYTES: usize = $bytes;
 
             #[inline(always)]
-            unsafe fn load<L: Lanes>(l: L, from: *const u8) -> L::F {
-                // SAFETY: guaranteed by the caller.
-                unsafe { l.$load(from.cast()) }
+            fn read<L: Lanes>(l: L, bytes: &[u8]) -> L::F {
+                let bytes = &bytes[..L::N * Self::BYTES];
+                // SAFETY: there are N values.
+                unsafe { l.$load(bytes.as_ptr().cast()) }
             }
         }
     )*};
@@ -33,5 +34,15 @@ macro_rules! floats {
 floats! {
     F32: 4, load;
     F16: 2, load_f16;
-    Bf16: 2, load_bf16;
+}
+
+pub(crate) struct Bf16;
+
+impl Floats for Bf16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    fn read<L: Lanes>(l: L, bytes: &[u8]) -> L::F {
+        l.read_bf16(bytes)
+    }
 }

@@ -1,6 +1,13 @@
-//! Loads of 256 bits.
+//! Loads of 128 and 256 bits.
 
 use std::arch::x86_64::*;
+
+#[target_feature(enable = "sse2")]
+#[inline]
+pub(crate) fn load_128(from: &[u8; 16]) -> __m128i {
+    // SAFETY: 16 bytes are read from a reference to 16.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
 
 #[target_feature(enable = "avx2")]
 #[inline]

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use bilayer_settings::Setting;
 use bilayer_text::{Encode, TokenSpan, Tokenizer};
 
 use super::{Encoder, Excess, probabilities};
@@ -47,10 +48,9 @@ impl FromStr for Aggregation {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let found = Aggregation::ALL.iter().find(|(name, _)| *name == text);
-        found.map(|&(_, how)| how).ok_or_else(|| Error::Setting {
-            name: "aggregation",
-            found: text.to_owned(),
-            expected: Aggregation::ALL.map(|(name, _)| name).join(", "),
+        found.map(|&(_, how)| how).ok_or_else(|| {
+            let expected = Aggregation::ALL.map(|(name, _)| name).join(", ");
+            Error::setting(Setting::Aggregation, text, expected)
         })
     }
 }
@@ -175,18 +175,15 @@ impl Extractor {
         let mut before = tokenizer.encode("", whole).map_err(Error::Text)?;
         let after = before.split_off(usize::from(tokenizer.adds_bos()));
         let special = before.len() + after.len();
-        let setting = |name, found: usize, expected| {
-            let found = found.to_string();
-            Error::Setting { name, found, expected }
-        };
         let window =
             longest.checked_sub(special).filter(|&window| window > 0).ok_or_else(|| {
-                setting("ctx-size", longest, format!("more than {special}, for tokens of a text"))
+                let expected = format!("more than {special}, for tokens of a text");
+                Error::setting(Setting::Context, longest, expected)
             })?;
         let stride = options.stride.unwrap_or(window / 4);
         if stride >= window {
             let expected = format!("less than the {window} tokens of a window");
-            return Err(setting("stride", stride, expected));
+            return Err(Error::setting(Setting::Stride, stride, expected));
         }
         let labels = merge::tags(labels, &options.ignored);
         Ok(Extractor { tokenizer, labels, options, window, stride, around: (before, after) })

@@ -49,13 +49,9 @@ pub fn template(model: &Model) -> Result<Option<&str>, Error> {
     };
     if !has_places(text) {
         let [queries, documents] = places(text);
-        return Err(Error::Setting {
-            name: KEY,
-            found: format!(
-                "a text with {queries} times {{query}} and {documents} times {{document}}"
-            ),
-            expected: "one with {query}, and once {document}".to_owned(),
-        });
+        let found =
+            format!("a text with {queries} times {{query}} and {documents} times {{document}}");
+        return Err(Error::setting(KEY, found, "one with {query}, and once {document}"));
     }
     Ok(Some(text))
 }

@@ -1,6 +1,7 @@
 //! Texts that a model expects before those it embeds, by name: Sentence Transformers' prompts, such as that of a query.
 
 use bilayer_gguf::Metadata;
+use bilayer_settings::Setting;
 
 use crate::Error;
 
@@ -44,7 +45,7 @@ impl Prompts {
                     true => "left out: the model has no prompts".to_owned(),
                     false => names.join(", "),
                 };
-                Err(Error::Setting { name: "prompt-name", found: wanted.to_owned(), expected })
+                Err(Error::setting(Setting::PromptName, wanted, expected))
             }
         }
     }

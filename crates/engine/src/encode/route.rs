@@ -27,10 +27,7 @@ impl Router {
     /// the context.
     pub fn new(encoder: &mut Encoder, routes: &[Route]) -> Result<Router, Error> {
         encoder.check_embeds()?;
-        let none = |found: &str| {
-            let expected = "labels with examples".to_owned();
-            Error::Setting { name: "labels", found: found.to_owned(), expected }
-        };
+        let none = |found: &str| Error::setting("labels", found, "labels with examples");
         if routes.is_empty() {
             return Err(none("none"));
         }

@@ -2,9 +2,11 @@
 
 use std::io;
 
+use bilayer_settings::{Phrase, Setting};
+
 use super::{Error, Exit};
 use crate::sampling;
-use crate::session::CacheError;
+use crate::session::cache::Error as CacheError;
 
 impl Error {
     /// The exit code.
@@ -12,8 +14,9 @@ impl Error {
         exit_code(self)
     }
 
-    /// The next step for the user, to be appended to the error; empty if the error contains it.
-    pub fn advice(&self) -> &'static str {
+    /// The next step for the user, to be appended to the error; empty if the error contains it. `{:#}` names settings as
+    /// programs do.
+    pub fn advice(&self) -> Phrase {
         advice(self)
     }
 }
@@ -65,15 +68,37 @@ fn exit_code(error: &Error) -> Exit {
 }
 
 /// The next step, unless the error contains it.
-fn advice(error: &Error) -> &'static str {
+fn advice(error: &Error) -> Phrase {
     use bilayer_graph::Error as Device;
-    match error {
+    let plain = match error {
+        Error::Cache(CacheError::Context { .. }) => {
+            let larger = Phrase::from("; use a larger ").noun("context", Setting::Context);
+            return larger.text(" or a shorter prompt");
+        }
+        Error::Text(error) => return text_advice(error),
+        Error::TooLong { .. } => {
+            let shorten = Phrase::from("; shorten it, or take its beginning with ");
+            return shorten.setting(Setting::Truncate);
+        }
+        Error::NoEncoder { .. } => {
+            let pooled = Phrase::from("; `embed` with ").setting(Setting::Pooling);
+            return pooled.text(" last or mean gives the rows of its last layer");
+        }
+        Error::Device(Device::OutOfMemory { .. }) => {
+            return Phrase::from("; use a shorter ").noun("context", Setting::Context);
+        }
+        Error::Device(Device::StepTooLarge { .. }) => {
+            return Phrase::from("; use smaller ").noun("steps", Setting::UbatchSize);
+        }
+        Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => {
+            return Phrase::from("; use fewer ").noun("threads", Setting::Threads);
+        }
+        Error::Cpu(bilayer_cpu::Error::Bind { .. }) => {
+            return Phrase::from("; leave ").setting(Setting::Numa).text(" out");
+        }
         // A name rather than a path.
         Error::NoSuchFile { path } if !path.contains(['/', '\\', '.']) => {
             ", or ollama:NAME or hf:ORG/REPO for a model that is in ollama's or Hugging Face's folder"
-        }
-        Error::Cache(CacheError::Context { .. }) => {
-            "; use a larger context (-c) or a shorter prompt"
         }
         Error::Model { source, .. } => match source {
             bilayer_models::Error::UnknownArchitecture { .. }
@@ -81,45 +106,46 @@ fn advice(error: &Error) -> &'static str {
             bilayer_models::Error::Graph(_) => "; `bilayer inspect` lists what the file holds",
             _ => "",
         },
-        Error::File(bilayer_gguf::Error::Quant { .. }) => {
-            "; convert or quantize the model again, to a type that is supported"
-        }
-        Error::File(bilayer_gguf::Error::Limit { .. }) => ": fetch or make it again",
-        // The message says what to do.
-        Error::File(bilayer_gguf::Error::Io { action, .. }) if action.starts_with("lock") => "",
-        Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
+        Error::File(error) => file_advice(error),
         Error::Vocabulary { .. } => "; convert the model again",
-        Error::Text(error) => text_advice(error),
-        Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
         Error::QueryTooLong { .. } => "; shorten the query",
-        Error::NoEncoder { .. } => {
-            "; `embed` with --pooling last or mean gives the rows of its last layer"
-        }
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
         Error::Sampling(sampling::Error::NothingLeft) => "; allow some token",
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => {
             "; the weights or the file are damaged: fetch the file again"
         }
-        Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
-        Error::Device(Device::StepTooLarge { .. }) => "; use smaller steps (-ub)",
-        Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
-        Error::Cpu(bilayer_cpu::Error::Bind { .. }) => "; leave --numa out",
         Error::Device(Device::Unsupported { .. } | Device::TooDeep { .. }) => "",
         Error::Device(_) => "; this is a bug: please report it",
+        _ => "",
+    };
+    plain.into()
+}
+
+fn file_advice(error: &bilayer_gguf::Error) -> &'static str {
+    use bilayer_gguf::Error as File;
+    match error {
+        File::Quant { .. } => "; convert or quantize the model again, to a type that is supported",
+        File::Limit { .. } => ": fetch or make it again",
+        // The message says what to do.
+        File::Io { action, .. } if action.starts_with("lock") => "",
+        File::Io { .. } => "; check that you may read it",
         _ => "",
     }
 }
 
-fn text_advice(error: &bilayer_text::Error) -> &'static str {
+fn text_advice(error: &bilayer_text::Error) -> Phrase {
     use bilayer_text::Error as Text;
+    let other = |before: &str| {
+        Phrase::from(before).text("give another with ").setting(Setting::ChatTemplate)
+    };
     match error {
-        Text::NoTemplate { .. } => "",
-        Text::UnknownTemplate { .. } => "; give one of them",
-        Text::Refused { .. } => "; change the messages, or give another with --chat-template",
+        Text::NoTemplate { .. } => Phrase::default(),
+        Text::UnknownTemplate { .. } => "; give one of them".into(),
+        Text::Refused { .. } => other("; change the messages, or "),
         Text::Template { .. }
         | Text::Endless { .. }
         | Text::TooLong { .. }
-        | Text::Entangled { .. } => "; give another with --chat-template",
-        _ => "; change the text",
+        | Text::Entangled { .. } => other("; "),
+        _ => "; change the text".into(),
     }
 }

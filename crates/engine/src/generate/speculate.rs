@@ -14,6 +14,8 @@
 
 use std::ops::DerefMut;
 
+use bilayer_settings::Setting;
+
 use crate::Error;
 use crate::sampling::{Candidate, DraftToken, Options};
 use crate::session::{Session, Spent, Warning};
@@ -141,17 +143,16 @@ impl Bounds {
     /// # Errors
     /// [`Error::Setting`] for the first that is not.
     pub fn check(&self) -> Result<(), Error> {
-        let out = |name, found, expected| Err(Error::Setting { name, found, expected });
-        for (name, found, low) in
-            [("draft-max", self.draft_max, 1), ("draft-min", self.draft_min, 0)]
-        {
+        let counts =
+            [(Setting::DraftMax, self.draft_max, 1), (Setting::DraftMin, self.draft_min, 0)];
+        for (setting, found, low) in counts {
             if !(low..=DRAFT_MAX as usize).contains(&found) {
-                return out(name, found.to_string(), format!("between {low} and {DRAFT_MAX}"));
+                let expected = format!("between {low} and {DRAFT_MAX}");
+                return Err(Error::setting(setting, found, expected));
             }
         }
         if !(0.0..=1.0).contains(&self.draft_p_min) {
-            let found = self.draft_p_min.to_string();
-            return out("draft-p-min", found, "between 0 and 1".to_owned());
+            return Err(Error::setting(Setting::DraftPMin, self.draft_p_min, "between 0 and 1"));
         }
         Ok(())
     }

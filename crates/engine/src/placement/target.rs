@@ -43,16 +43,15 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Target, Error> {
         let mut target = Target::default();
         for part in text.split(',') {
-            target.read(part.trim()).ok_or_else(|| Error::Setting {
-                name: "for",
-                found: format!("`{}`", part.trim()),
-                expected: "a part such as `20 tok/s at 8k`, `at 8192`, `p95 1 s` for the first token or `p95 80 ms per token`, each at most once, with commas between them".to_owned(),
-            })?;
+            target.read(part.trim()).ok_or_else(|| Error::setting(
+                "for",
+                format!("`{}`", part.trim()),
+                "a part such as `20 tok/s at 8k`, `at 8192`, `p95 1 s` for the first token or `p95 80 ms per token`, each at most once, with commas between them",
+            ))?;
         }
         if (target.rate, target.first_token, target.per_token) == (None, None, None) {
-            let expected = "a speed or a time, such as `20 tok/s` or `p95 1 s`".to_owned();
-            let found = format!("`{}`", text.trim());
-            return Err(Error::Setting { name: "for", found, expected });
+            let expected = "a speed or a time, such as `20 tok/s` or `p95 1 s`";
+            return Err(Error::setting("for", format!("`{}`", text.trim()), expected));
         }
         Ok(target)
     }
@@ -71,14 +70,11 @@ impl Target {
         if model.config().encoder.is_none() || (self.rate, self.per_token) == (None, None) {
             return Ok(());
         }
-        Err(Error::Setting {
-            name: "for",
-            found: "a speed of answers".to_owned(),
-            expected: format!(
-                "a time such as `p95 100 ms`: {} is an encoder and generates no tokens",
-                model.name()
-            ),
-        })
+        let expected = format!(
+            "a time such as `p95 100 ms`: {} is an encoder and generates no tokens",
+            model.name()
+        );
+        Err(Error::setting("for", "a speed of answers", expected))
     }
 
     /// Reads a part; `None` if it is not valid, or was there before.

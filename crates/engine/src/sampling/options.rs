@@ -1,5 +1,7 @@
 //! The options of the samplers; names and defaults are llama.cpp's.
 
+use std::fmt;
+
 use super::{Infill, LINKS, Samplers};
 
 /// Dynamic part of an n-gram penalty, "don't repeat yourself" (p-e-w 2024).
@@ -116,9 +118,8 @@ options! {
     logit_bias: Vec<(u32, f32)> = Vec::new(),
 }
 
-/// An option outside its range.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{name} is {found}; it must be {expected}")]
+/// An option outside its range: `{:#}` has the option's name in programs.
+#[derive(Clone, Debug, PartialEq)]
 pub struct OptionsError {
     /// The option's name on the command line, without dashes.
     pub name: &'static str,
@@ -127,6 +128,19 @@ pub struct OptionsError {
     /// The valid values.
     pub expected: String,
 }
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (f.alternate(), self.name) {
+            (false, name) => f.write_str(name)?,
+            (true, "temp") => f.write_str("temperature")?,
+            (true, name) => f.write_str(&name.replace('-', "_"))?,
+        }
+        write!(f, " is {}; it must be {}", self.found, self.expected)
+    }
+}
+
+impl std::error::Error for OptionsError {}
 
 impl Options {
     /// Whether every option is within its range for a vocabulary of `vocab` tokens.

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use bilayer_graph::{CacheId, CachePages, StateId};
 use bilayer_scheduler::{Budget, Machine, Plan, overlaps};
+use bilayer_settings::Setting;
 
 use super::Session;
 use super::batch::Batch;
@@ -68,9 +69,8 @@ impl Session {
     /// Checks that a plan is one of the session's graph, in which mixtures are split or not, and names its counts.
     fn keep_experts(&self, plan: &mut Plan) -> Result<(), Error> {
         if plan.experts.is_some() && self.graph.splits.is_empty() {
-            let expected = "what it was when the model was loaded: none".to_owned();
-            let found = "changed".to_owned();
-            return Err(Error::Setting { name: "expert-cache", found, expected });
+            let expected = "what it was when the model was loaded: none";
+            return Err(Error::setting(Setting::ExpertCache, "changed", expected));
         }
         if let (Some(experts), Some(known)) = (&mut plan.experts, &self.plan.experts) {
             experts.counts.clone_from(&known.counts);

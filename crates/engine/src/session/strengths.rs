@@ -1,6 +1,7 @@
 //! How strongly each sequence has the adapters of the model.
 
 use bilayer_graph::{Activation, Graph, Op, Value};
+use bilayer_settings::Setting;
 
 use super::{SequenceId, Session};
 use crate::{Error, Model};
@@ -108,7 +109,7 @@ impl Session {
             0 => "nothing: the model has no adapters whose strength can be set".to_owned(),
             _ => format!("{adapters} finite numbers"),
         };
-        Err(Error::Setting { name: "lora", found: format!("{strengths:?}"), expected })
+        Err(Error::setting(Setting::Lora, format!("{strengths:?}"), expected))
     }
 
     /// How strongly a sequence has each adapter whose strength can be set.

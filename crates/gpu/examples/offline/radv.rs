@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ash::{Device, Entry, Instance, khr, vk};
 
-/// Storage bindings after the uniform; our kernels have at most eight.
+/// Storage bindings after the uniform, more than any kernel has.
 const BINDINGS: u32 = 17;
 
 /// Compiles the SPIR-V of a folder. Prints `@ name` and lines `key=value` of each file (registers, occupancy, instruction

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bilayer_graph::Error as GraphError;
 
 use super::Device;
-use crate::counter::{self, Counter};
+use super::counter::{self, Counter};
 use crate::kernel::Source;
 
 impl Device {

@@ -13,7 +13,7 @@ use super::step::Words;
 use super::timer::Timer;
 use super::{Access, Choice, Dispatch, Output, Program, Stage};
 use crate::cache::Cache;
-use crate::counter::Completion;
+use crate::device::counter::Completion;
 use crate::device::{Device, Pipeline};
 use crate::kernel::Source;
 use crate::slots::Slots;

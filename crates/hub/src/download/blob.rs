@@ -9,7 +9,7 @@ use std::time::Duration;
 use bilayer_files::hash::{Sha256, hex};
 use bilayer_files::{flush, free_bytes, rename};
 
-use super::client::Client;
+use super::client::{Blob, Client};
 use crate::Error;
 use crate::cache::HubCache;
 use crate::name::Repo;
@@ -28,25 +28,6 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// How often a lock that another process has is looked at.
 const LOCK_POLL: Duration = Duration::from_millis(200);
-
-/// A file on the hub.
-#[derive(Debug)]
-pub(super) struct Blob {
-    /// Path in the repository.
-    pub file: String,
-    /// Its name in the cache: the SHA-256 of a large file.
-    pub etag: String,
-    pub bytes: u64,
-    pub url: String,
-}
-
-impl Blob {
-    /// The SHA-256 that the bytes must have; small files are named by something else.
-    fn sha256(&self) -> Option<&str> {
-        let is_hex = self.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
-        (self.etag.len() == 64 && is_hex).then_some(self.etag.as_str())
-    }
-}
 
 /// Hears how many bytes of the file are there.
 type Within<'t> = dyn FnMut(u64) -> ControlFlow<()> + 't;

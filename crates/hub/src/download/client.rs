@@ -4,14 +4,15 @@ use std::cell::OnceCell;
 use std::io::Read;
 use std::time::Duration;
 
+use bilayer_settings::{Phrase, Setting};
 use serde::Deserialize;
-use ureq::http::{HeaderMap, Response, Uri};
+use ureq::http::{HeaderMap, Response};
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, ProxyProtocol};
 
-use super::blob::Blob;
 use super::proxy::proxy;
 use super::roots::{self, roots};
+use super::url::{absolute, authority, is_encrypted};
 use crate::name::Repo;
 use crate::{AccessToken, Error, Places};
 
@@ -42,6 +43,25 @@ pub(super) struct Listing {
     pub commit: String,
     /// Paths in the repository, as the hub orders them.
     pub files: Vec<String>,
+}
+
+/// A file on the hub.
+#[derive(Debug)]
+pub(super) struct Blob {
+    /// Path in the repository.
+    pub file: String,
+    /// Its name in the cache: the SHA-256 of a large file.
+    pub etag: String,
+    pub bytes: u64,
+    pub url: String,
+}
+
+impl Blob {
+    /// The SHA-256 that the bytes must have; small files are named by something else.
+    pub fn sha256(&self) -> Option<&str> {
+        let is_hex = self.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (self.etag.len() == 64 && is_hex).then_some(self.etag.as_str())
+    }
 }
 
 /// An answer with what its redirects said.
@@ -217,10 +237,12 @@ impl Client {
         let (what, endpoint) = (what.to_owned(), self.endpoint.clone());
         match (status, &self.token) {
             (401 | 403, None) => Error::Denied {
-                advice: format!(
+                advice: Phrase::from(format!(
                     "check the name; if it is gated or private, accept its terms there, make a token at \
-                     {endpoint}/settings/tokens and give it with --hf-token or HF_TOKEN"
-                ),
+                     {endpoint}/settings/tokens and give it with "
+                ))
+                .either(&format!("{} or ", Setting::HfToken.flag()), "")
+                .text(Setting::HfToken.name()),
                 what,
                 status,
             },
@@ -228,7 +250,8 @@ impl Client {
                 advice: format!(
                     "check the name; the token may be expired or lack access: accept the terms of the repository on \
                      {endpoint} with its account"
-                ),
+                )
+                .into(),
                 what,
                 status,
             },
@@ -265,11 +288,6 @@ fn agent(url: &str) -> Result<Agent, Error> {
     Ok(Agent::new_with_config(config.build()))
 }
 
-/// Whether connections to an address use TLS.
-pub(super) fn is_encrypted(url: &str) -> bool {
-    url.starts_with("https://")
-}
-
 /// Why there is no connection.
 fn reason(error: &ureq::Error) -> String {
     let reason = error.to_string();
@@ -280,55 +298,9 @@ fn reason(error: &ureq::Error) -> String {
     }
 }
 
-/// Scheme, host and port, which the token is bound to.
-fn authority(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let host = rest.split(['/', '?', '#']).next().filter(|host| !host.is_empty())?;
-    let is_http = ["https", "http"].contains(&scheme);
-    is_http.then(|| format!("{scheme}://{}", host.to_ascii_lowercase()))
-}
-
-/// Where a redirect from `from` leads.
-fn absolute(from: &str, to: &str) -> Result<String, Error> {
-    let wrong = |reason: &str| Error::Answer { url: from.to_owned(), reason: reason.to_owned() };
-    let (scheme, rest) = from.split_once("://").ok_or_else(|| wrong("it is no URL"))?;
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let url = if to.contains("://") {
-        to.to_owned()
-    } else if to.starts_with("//") {
-        format!("{scheme}:{to}")
-    } else if to.starts_with('/') {
-        format!("{scheme}://{host}{to}")
-    } else {
-        return Err(wrong("it redirects to a path that is neither absolute nor a URL"));
-    };
-    if is_encrypted(from) && !url.starts_with("https://") {
-        return Err(wrong("it redirects to a connection without encryption"));
-    }
-    match url.parse::<Uri>() {
-        Ok(_) => Ok(url),
-        Err(_) => Err(wrong("it redirects to what is no URL")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn redirects_are_resolved_and_stay_encrypted() {
-        let from = "https://hub.example/org/repo/resolve/main/a";
-        let cases = [
-            ("/b", Some("https://hub.example/b")),
-            ("//cdn.example/b", Some("https://cdn.example/b")),
-            ("https://cdn.example/b?x=1", Some("https://cdn.example/b?x=1")),
-            ("http://cdn.example/b", None),
-            ("b", None),
-        ];
-        for (to, expected) in cases {
-            assert_eq!(absolute(from, to).ok().as_deref(), expected, "{to}");
-        }
-    }
 
     #[test]
     fn an_unknown_authority_has_advice() {
@@ -338,16 +310,5 @@ mod tests {
         ));
         assert!(reason(&error).contains("SSL_CERT_FILE"), "{}", reason(&error));
         assert_eq!(reason(&ureq::Error::HostNotFound), ureq::Error::HostNotFound.to_string());
-    }
-
-    #[test]
-    fn the_token_is_bound_to_scheme_host_and_port() {
-        let hub = authority("https://hub.example");
-        assert_eq!(authority("https://HUB.example/a?b"), hub);
-        for other in ["http://hub.example", "https://hub.example:8443", "https://hub.example.evil"]
-        {
-            assert_ne!(authority(other), hub, "{other}");
-        }
-        assert_eq!(authority("ftp://hub.example"), None);
     }
 }

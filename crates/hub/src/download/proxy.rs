@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use ureq::Proxy;
 
-use super::client::is_encrypted;
+use super::url::is_encrypted;
 use crate::Error;
 
 /// Variables that name the proxy of connections with TLS, and of those without it. The first that is not empty counts.

@@ -1,5 +1,6 @@
 //! Splits a text into windows of equal length, as llama.cpp's perplexity tool does.
 
+use bilayer_settings::Setting;
 use bilayer_text::Encode;
 
 use super::Error;
@@ -43,8 +44,7 @@ impl Windows {
     pub fn new(model: &Model, mut tokens: Vec<u32>, len: usize) -> Result<Windows, crate::Error> {
         if len < LEAST {
             let expected = format!("at least {LEAST}");
-            let (name, found) = ("ctx-size", len.to_string());
-            return Err(bilayer_engine::Error::Setting { name, found, expected }.into());
+            return Err(bilayer_engine::Error::setting(Setting::Context, len, expected).into());
         }
         if tokens.len() / len < 2 {
             return Err(Error::TooShort { found: tokens.len(), len }.into());

@@ -1,5 +1,7 @@
 //! Options of a profile, and the context that they need.
 
+use bilayer_settings::{Phrase, Setting};
+
 use crate::Error;
 
 /// Tokens of the context, unless a longer one is needed or the model's own is shorter.
@@ -42,21 +44,19 @@ impl Options {
             return Ok(context);
         }
         let is_own = matches!(ctx_size, None | Some(0));
+        let own = || Phrase::from("the model's context");
         if self.prompt.or(self.decode).is_none() {
-            return Err(bilayer_engine::Error::Setting {
-                name: if is_own { "the model's context" } else { "-c" },
-                found: context.to_string(),
-                expected: format!("at least {}", needed + 1),
-            }
-            .into());
+            let given = || Phrase::default().setting(Setting::Context);
+            let name = if is_own { own() } else { given() };
+            let expected = format!("at least {}", needed + 1);
+            return Err(bilayer_engine::Error::setting(name, context, expected).into());
         }
-        let whose = if is_own { "the model's context" } else { "the context (-c)" };
-        Err(bilayer_engine::Error::Setting {
-            name: "the sum of -p and -n",
-            found: needed.to_string(),
-            expected: format!("below {context}, {whose}"),
-        }
-        .into())
+        let sum = Phrase::from("the sum of ").setting(Setting::PromptTokens).text(" and ");
+        let sum = sum.setting(Setting::DecodeTokens);
+        let given = || Phrase::default().noun("the context", Setting::Context);
+        let whose = if is_own { own() } else { given() };
+        let expected = Phrase::from(format!("below {context}, ")).join(&whose);
+        Err(bilayer_engine::Error::setting(sum, needed, expected).into())
     }
 }
 

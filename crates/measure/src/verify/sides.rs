@@ -141,8 +141,7 @@ impl Sides {
     ) -> Result<Verified, Error> {
         if !(1..=TOKENS_MAX).contains(&tokens.len()) {
             let expected = format!("between 1 and {TOKENS_MAX}");
-            let (name, found) = ("number of tokens", tokens.len().to_string());
-            return Err(Engine::Setting { name, found, expected }.into());
+            return Err(Engine::setting("number of tokens", tokens.len(), expected).into());
         }
         let input = Input {
             tokens,

@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::{BATCH_TOKENS, Cost, Predicted};
 
-/// How much less time groups must take to be preferred: they take two steps where a batch takes one.
-const GAIN_MIN: f64 = 0.97;
+/// How much less time groups must take to be preferred: they take two steps where a batch takes one, and a batch of few rows,
+/// which mostly reads, takes less than a line between one row and [`BATCH_TOKENS`] says.
+const GAIN_MIN: f64 = 0.9;
 
 /// Largest number of sequences for which [`Groups::sequences_min`] is sought.
 const SEQUENCES_MAX: usize = 512;
@@ -83,6 +84,7 @@ mod tests {
         let cost = |&(read, row): &(f64, f64)| Cost {
             decode_ms: read,
             batch_ms: Some(read.max(row * BATCH_TOKENS as f64)),
+            short_ms: None,
             prefill_ms: Some(row),
             prompt_ms: Some(row),
         };

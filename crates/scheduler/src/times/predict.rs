@@ -131,6 +131,7 @@ fn results(graph: &Graph, machine: &Machine, placement: &Placement) -> Cost {
     Cost {
         decode_ms: ms,
         batch_ms: Some(ms * BATCH_TOKENS as f64),
+        short_ms: Some(ms),
         prefill_ms: Some(ms),
         prompt_ms: Some(ms),
     }

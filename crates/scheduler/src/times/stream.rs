@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use bilayer_graph::Graph;
 
 use super::{
-    BATCH_TOKENS, Basis, Cost, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, Predicted, Times, parts,
-    timed_tokens,
+    BATCH_TOKENS, Basis, Cost, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, Predicted, SHORT_TOKENS,
+    Times, parts, timed_tokens,
 };
 use crate::Budget;
 use crate::stream::{PromptTimes, StreamStage, Streaming, stream_batches};
@@ -55,16 +55,22 @@ struct StageCost {
 impl Cost {
     /// Milliseconds of a step of so many rows, between those that are known; `None` if too little is known.
     pub(crate) fn step_ms(&self, rows: usize) -> Option<f64> {
-        let piece = PROMPT_TOKENS as f64 / MICRO_BATCHES;
-        let known = [
-            (1.0, Some(self.decode_ms)),
-            (BATCH_TOKENS as f64, self.batch_ms),
-            (piece, self.prefill_ms.map(|ms| ms * piece)),
-            (PROMPT_TOKENS as f64, Some(self.prompt_ms? * PROMPT_TOKENS as f64)),
-        ];
-        let known = known.into_iter().filter_map(|(rows, ms)| Some((rows, ms?)));
-        Some(between(&known.collect::<Vec<_>>(), rows as f64))
+        let prompt = (PROMPT_TOKENS as f64, self.prompt_ms? * PROMPT_TOKENS as f64);
+        let known = known([Some(self.decode_ms), self.batch_ms, self.short_ms, self.prefill_ms]);
+        Some(between(&known.chain([prompt]).collect::<Vec<_>>(), rows as f64))
     }
+}
+
+/// Tokens and milliseconds of those steps that are known, of one token and of [`BATCH_TOKENS`], and of [`SHORT_TOKENS`] and a
+/// micro-batch by their milliseconds per token.
+fn known([decode, batch, short, piece]: [Option<f64>; 4]) -> impl Iterator<Item = (f64, f64)> {
+    let steps = [
+        (1.0, decode),
+        (BATCH_TOKENS as f64, batch.map(|ms| ms / BATCH_TOKENS as f64)),
+        (SHORT_TOKENS as f64, short),
+        (PROMPT_TOKENS as f64 / MICRO_BATCHES, piece),
+    ];
+    steps.into_iter().filter_map(|(tokens, ms)| Some((tokens, ms? * tokens)))
 }
 
 impl Predicted {
@@ -79,27 +85,21 @@ impl Predicted {
 }
 
 impl Predicted {
-    /// Milliseconds of a prompt without streaming, between the steps that are known: of one token, of [`BATCH_TOKENS`], of a
-    /// micro-batch, which takes `piece_ms` per token, and of [`PROMPT_TOKENS`], which take `token_ms` each; more than that in
-    /// proportion. Measured times are of steps as large as the budget's.
+    /// Milliseconds of a prompt without streaming, between the steps that are known: of one token, of [`BATCH_TOKENS`], of
+    /// [`SHORT_TOKENS`] and a micro-batch, which take `piece_ms` per token, and of [`PROMPT_TOKENS`], which take `token_ms` each;
+    /// more than that in proportion. Measured times are of steps as large as the budget's.
     pub(crate) fn prompt_ms(
         &self,
         tokens: usize,
         token_ms: f64,
-        piece_ms: Option<f64>,
+        [short_ms, piece_ms]: [Option<f64>; 2],
         budget: &Budget,
     ) -> f64 {
         let most = match self.basis {
             Basis::Measured => timed_tokens(budget.tokens),
             Basis::Estimated => PROMPT_TOKENS,
         } as f64;
-        let piece = PROMPT_TOKENS as f64 / MICRO_BATCHES;
-        let known = [
-            (1.0, Some(self.decode_ms)),
-            (BATCH_TOKENS as f64, self.batch_ms),
-            (piece, piece_ms.map(|ms| ms * piece)),
-        ];
-        let smaller = known.into_iter().filter_map(|(rows, ms)| Some((rows, ms?)));
+        let smaller = known([Some(self.decode_ms), self.batch_ms, short_ms, piece_ms]);
         let smaller = smaller.filter(|(rows, _)| *rows < most);
         let known: Vec<(f64, f64)> = smaller.chain([(most, token_ms * most)]).collect();
         between(&known, tokens as f64)
@@ -291,13 +291,16 @@ mod tests {
         let cost = Cost { decode_ms: 1.0, prompt_ms: Some(0.5), ..Cost::default() };
         assert_eq!(cost.step_ms(1024), Some(512.0));
         assert_eq!(Cost { prompt_ms: None, ..cost }.step_ms(9), None);
-        // A batch of eight, a micro-batch of 128 and a prompt of 512 tokens.
+        // A batch of eight, a micro-batch of 128 and a prompt of 512 tokens; a short prompt of 32.
         let cost = Cost { batch_ms: Some(15.0), prefill_ms: Some(0.25), ..cost };
-        let steps = [(1, 1.0), (8, 15.0), (128, 32.0), (320, 144.0), (512, 256.0)];
+        let steps = [(1, 1.0), (8, 15.0), (68, 23.5), (128, 32.0), (320, 144.0), (512, 256.0)];
         for (rows, ms) in steps {
             assert_eq!(cost.step_ms(rows), Some(ms), "{rows} rows");
         }
-        assert_eq!(cost.step_ms(68), Some(23.5));
+        let cost = Cost { short_ms: Some(0.75), ..cost };
+        for (rows, ms) in [(8, 15.0), (20, 19.5), (32, 24.0), (80, 28.0), (128, 32.0)] {
+            assert_eq!(cost.step_ms(rows), Some(ms), "{rows} rows");
+        }
     }
 
     /// A stage that computes a row in a millisecond, and crosses in half of one.
@@ -305,6 +308,7 @@ mod tests {
         let step = |ms: f64| Cost {
             decode_ms: ms,
             batch_ms: Some(8.0 * ms),
+            short_ms: Some(ms),
             prefill_ms: Some(ms),
             prompt_ms: Some(ms),
         };

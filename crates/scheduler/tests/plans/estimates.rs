@@ -1,12 +1,12 @@
-//! Estimated times: the longer of reading and computing, kernels, submits and transfers.
+//! Estimated times: of each kernel the longer of reading and computing, pauses between them, submits and transfers.
 
-use bilayer_graph::{Facts, Graph, Link, Recorder, Window};
+use bilayer_graph::{Facts, Graph, Link, Recorder, Rows, Window};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Basis, Cost, DeviceTimes, Machine, Times, Upload};
 
 use crate::models::{
-    ATTENTION, F32, GIB, NETWORK, VOCAB, WIDTH, assert_close, attention, cost, dense, embedding,
-    gpu, head, host, sparse,
+    F32, GIB, NETWORK, WIDTH, assert_close, attention, cost, dense, embedding, gpu, head, host,
+    sparse,
 };
 
 /// A device that reads 10^6 bytes in a millisecond, and takes time for everything else.
@@ -29,8 +29,10 @@ fn times(graph: &Graph, facts: Facts) -> DeviceTimes {
 
 #[track_caller]
 fn assert_cost(found: Cost, expected: Cost) {
-    let figures =
-        |cost: Cost| [Some(cost.decode_ms), cost.batch_ms, cost.prefill_ms, cost.prompt_ms];
+    let figures = |cost: Cost| {
+        let Cost { decode_ms, batch_ms, short_ms, prefill_ms, prompt_ms } = cost;
+        [Some(decode_ms), batch_ms, short_ms, prefill_ms, prompt_ms]
+    };
     for (found, expected) in figures(found).into_iter().zip(figures(expected)) {
         match (found, expected) {
             (Some(found), Some(expected)) => assert_close(found, expected),
@@ -39,49 +41,111 @@ fn assert_cost(found: Cost, expected: Cost) {
     }
 }
 
-/// Milliseconds for bytes that are read.
-fn read(weights: f64) -> f64 {
-    4.0 * weights / 1e6
+/// A kernel by its elements: of its matrices and of those that a row computes with, and of the values that it reads and
+/// writes for every token, and for every row that is asked for.
+#[derive(Clone, Copy)]
+struct Kernel {
+    rows: Rows,
+    weights: f64,
+    row_weights: f64,
+    values: [f64; 2],
+    attends: bool,
 }
 
-/// Elements of the matrices of a layer, and of the head.
-const MATRICES: f64 = (ATTENTION + NETWORK) as f64;
-const HEAD: f64 = (VOCAB * WIDTH) as f64;
+impl Kernel {
+    const fn of(weights: u64, values: u64) -> Kernel {
+        let (weights, values) = (weights as f64, [values as f64, 0.0]);
+        Kernel { rows: Rows::Tokens, weights, row_weights: weights, values, attends: false }
+    }
+}
 
-/// Operations of attention for a token that sees 256 others: two for each element of four heads of 16 queries and as many
-/// values.
-const SEEN: f64 = 2.0 * 4.0 * (16.0 + 16.0) * 256.0;
+/// Three of attention: queries, keys and values with their norm; attention; its results and the sum.
+const ATTENDING: [Kernel; 3] = [
+    Kernel::of(64 * 64 + 2 * 32 * 64, 64 + 64 + 64 + 32 + 32),
+    Kernel { attends: true, ..Kernel::of(0, 64 + 32 + 32 + 64) },
+    Kernel::of(64 * 64, 64 + 64 + 64),
+];
 
-/// Milliseconds of five kernels of a layer: queries, keys and values with their norm; attention; its results and the sum;
-/// gate, up and activation with the norm; down and the sum.
-const LAYER_KERNELS: f64 = 5.0 * 0.02;
+/// Two of a feed-forward network: gate, up and activation with the norm; down and the sum.
+const FEEDING: [Kernel; 2] =
+    [Kernel::of(2 * 128 * 64, 64 + 64 + 128), Kernel::of(128 * 64, 128 + 64 + 64)];
 
-/// Those of the head: the rows, and the product with its norm.
-const HEAD_KERNELS: f64 = 2.0 * 0.02;
+/// The rows that are asked for; the product with its norm.
+const HEAD: [Kernel; 2] = [
+    Kernel { rows: Rows::Outputs, values: [64.0, 64.0], ..Kernel::of(0, 0) },
+    Kernel { rows: Rows::Outputs, values: [0.0, 64.0 + 64.0 + 256.0], ..Kernel::of(256 * 64, 0) },
+];
+
+fn layer() -> Vec<Kernel> {
+    [&ATTENDING[..], &FEEDING].concat()
+}
+
+/// What a [`device`] takes: milliseconds of a kernel, bytes of a weight, the tokens that a token of a prompt sees, and
+/// operations in a millisecond.
+struct Taken {
+    weight_bytes: f64,
+    seen: f64,
+    per_ms: f64,
+}
+
+impl Taken {
+    fn of(per_ms: f64) -> Taken {
+        Taken { weight_bytes: 4.0, seen: 256.0, per_ms }
+    }
+
+    /// Milliseconds of kernels one after the other in a step of so many tokens and rows that are asked for.
+    fn ms(&self, kernels: &[Kernel], [tokens, outputs]: [f64; 2], seen: f64) -> f64 {
+        let each = |kernel: &Kernel| {
+            let rows = if kernel.rows == Rows::Tokens { tokens } else { outputs };
+            let read = if rows > 0.0 { self.weight_bytes * kernel.weights } else { 0.0 };
+            let values = 4.0 * (kernel.values[0] * tokens + kernel.values[1] * outputs);
+            // Two operations for each element of four heads of 16 queries and as many values.
+            let seen = if kernel.attends { 2.0 * 4.0 * (16.0 + 16.0) * seen } else { 0.0 };
+            let ops = rows * (2.0 * kernel.row_weights + seen);
+            0.02 + f64::max((read + values) / 1e6, ops / self.per_ms)
+        };
+        kernels.iter().map(each).sum()
+    }
+
+    /// Their cost, of kernels that may depend on the tokens of the step.
+    fn cost(&self, kernels: &dyn Fn(i32) -> Vec<Kernel>) -> Cost {
+        let step = |tokens: i32| self.ms(&kernels(tokens), [f64::from(tokens); 2], 0.0);
+        // One row of a prompt of 512 tokens is asked for, whatever the micro-batch.
+        let prompt = |tokens: i32| {
+            let of = |outputs| self.ms(&kernels(tokens), [f64::from(tokens), outputs], self.seen);
+            of(0.0) / f64::from(tokens) + (of(1.0) - of(0.0)) / 512.0
+        };
+        with_short(cost([step(1), step(8), prompt(128), prompt(512)]), prompt(32))
+    }
+}
+
+fn with_short(cost: Cost, short_ms: f64) -> Cost {
+    Cost { short_ms: Some(short_ms), ..cost }
+}
 
 /// Milliseconds in which logits come back, 256 of four bytes a row.
 const LOGITS: f64 = 4.0 * 256.0 / 0.25e6;
 
 #[test]
-fn parts_take_the_longer_of_reading_and_computing() {
+fn kernels_take_the_longer_of_reading_and_computing() {
     let graph = dense(2);
-    // So many operations in a millisecond: reading decides, or computing does but for the head of a prompt.
-    for per_ms in [1e9, 1e4] {
+    // So many operations in a millisecond: reading decides, or of a prompt computing does for some kernels, or for all.
+    for per_ms in [1e9, 1e6, 1e3] {
         let times = times(&graph, device(Some(per_ms / 1e9)));
-        let longer = |bytes: f64, ops: f64| bytes.max(ops / per_ms);
-        let of_prompt = 2.0 * MATRICES + SEEN;
-        let prompt =
-            |tokens: f64| (longer(read(MATRICES), of_prompt * tokens) + LAYER_KERNELS) / tokens;
+        let taken = Taken::of(per_ms);
         assert_eq!(times.layers.len(), 2);
-        for layer in &times.layers {
-            let of = |rows: f64| longer(read(MATRICES), 2.0 * MATRICES * rows) + LAYER_KERNELS;
-            assert_cost(*layer, cost([of(1.0), of(8.0), prompt(128.0), prompt(512.0)]));
+        for found in &times.layers {
+            assert_cost(*found, taken.cost(&|_| layer()));
         }
-        // One row of a prompt of 512 tokens is asked for, whatever the micro-batch.
-        let of = |rows: f64| longer(read(HEAD), 2.0 * HEAD * rows) + HEAD_KERNELS + rows * LOGITS;
-        let of_prompt = |tokens: f64| HEAD_KERNELS / tokens + read(HEAD) / 512.0 + LOGITS / 512.0;
-        let output = cost([of(1.0), of(8.0), of_prompt(128.0), of_prompt(512.0)]);
-        assert_cost(times.output, output);
+        let of = taken.cost(&|_| HEAD.to_vec());
+        let expected = Cost {
+            decode_ms: of.decode_ms + LOGITS,
+            batch_ms: of.batch_ms.map(|ms| ms + 8.0 * LOGITS),
+            short_ms: of.short_ms.map(|ms| ms + LOGITS / 512.0),
+            prefill_ms: of.prefill_ms.map(|ms| ms + LOGITS / 512.0),
+            prompt_ms: of.prompt_ms.map(|ms| ms + LOGITS / 512.0),
+        };
+        assert_cost(times.output, expected);
     }
 }
 
@@ -92,9 +156,9 @@ fn segments_take_submits_and_the_transfer_of_hidden_states() {
     let (fixed, row) = (0.03 + 0.05, 4.0 * 64.0 / 0.5e6);
     let of_prompt = |tokens: f64| fixed / tokens + row;
     let segment = cost([fixed + row, fixed + 8.0 * row, of_prompt(128.0), of_prompt(512.0)]);
-    assert_cost(times.segment, segment);
+    assert_cost(times.segment, with_short(segment, of_prompt(32.0)));
     // Looking rows up takes no time.
-    assert_eq!(times.embedding, cost([0.0; 4]));
+    assert_eq!(times.embedding, with_short(cost([0.0; 4]), 0.0));
     assert_eq!(times.upload, Some(Upload { gbps: 0.5, overlap: 1.0 }));
 }
 
@@ -104,14 +168,15 @@ fn what_is_unknown_is_not_estimated() {
     let known = device(None);
     let times = times(&graph, known.clone());
     // Without a speed of computing there are no times of prompts.
-    let layer = read(MATRICES) + LAYER_KERNELS;
-    let expected =
-        Cost { decode_ms: layer, batch_ms: Some(layer), prefill_ms: None, prompt_ms: None };
+    let of = Taken::of(f64::INFINITY).cost(&|_| layer());
+    let expected = Cost { short_ms: None, prefill_ms: None, prompt_ms: None, ..of };
     assert_cost(times.layers[0], expected);
     let unknown = Facts { link: Link::default(), ..known.clone() };
     let free = Times::estimated(&graph, &Machine::new(vec![unknown])).unwrap();
-    assert_eq!((free.devices[0].upload, free.devices[0].segment), (None, cost([0.0; 4])));
-    assert_close(free.devices[0].output.decode_ms, read(HEAD));
+    let nothing = with_short(cost([0.0; 4]), 0.0);
+    assert_eq!((free.devices[0].upload, free.devices[0].segment), (None, nothing));
+    let read = 4.0 * (256.0 * 64.0 + 2.0 * 64.0 + 64.0 + 64.0 + 256.0) / 1e6;
+    assert_close(free.devices[0].output.decode_ms, read);
     // One device without a bandwidth is enough.
     let machine = Machine::new(vec![known, host(GIB)]);
     assert_eq!(Times::estimated(&graph, &machine), None);
@@ -135,41 +200,50 @@ fn attention_computes_what_its_window_shows() {
         (Some(Window::Chunk(1000)), 256.0),
     ];
     for (window, seen) in windows {
-        let ops = 2.0 * ATTENTION as f64 + 2.0 * 128.0 * seen;
-        let kernels = 3.0 * 0.02;
-        let prompt = |tokens: f64| ops / 1e3 + kernels / tokens;
-        let found = of(window);
-        assert_close(found.prefill_ms.unwrap(), prompt(128.0));
-        assert_close(found.prompt_ms.unwrap(), prompt(512.0));
-        assert_close(found.decode_ms, 2.0 * ATTENTION as f64 / 1e3 + kernels);
+        let taken = Taken { seen, ..Taken::of(1e3) };
+        assert_cost(of(window), taken.cost(&|_| ATTENDING.to_vec()));
     }
+}
+
+/// Kernels behind attention of a mixture of eight experts, of which a token uses two and a step so many.
+fn mixture(read: f64) -> [Kernel; 6] {
+    let experts = |network: u64, values| Kernel {
+        weights: read * network as f64,
+        row_weights: 2.0 * network as f64,
+        ..Kernel::of(0, values)
+    };
+    [
+        // The router with its norm; two weights and two numbers of experts.
+        Kernel::of(8 * 64, 64 + 64 + 8),
+        Kernel::of(0, 8 + 4),
+        // Gate, up and activation; down; their sum by weights; the sum with what was before.
+        experts(2 * NETWORK / 3, 64 + 4 + 2 * 128),
+        experts(NETWORK / 3, 2 * 128 + 4 + 2 * 64),
+        Kernel::of(0, 2 * 64 + 4 + 64),
+        Kernel::of(0, 64 + 64 + 64),
+    ]
 }
 
 #[test]
 fn steps_read_the_experts_that_their_tokens_use() {
     let graph = sparse(1, 8, 2);
-    let used = |tokens: i32| 8.0 * (1.0 - 0.75f64.powi(tokens));
-    // Attention and the router; experts.
-    let (rest, expert) = ((ATTENTION + 8 * 64) as f64, NETWORK as f64);
-    // Three of attention; the router with its norm; the route; gate, up and activation; down; their mix; the sum.
-    let kernels = 9.0 * 0.02;
-    let fast = times(&graph, device(Some(1.0))).layers[0];
-    let of = |tokens: i32| read(rest + used(tokens) * expert) + kernels;
-    let prompt = |tokens: i32| of(tokens) / f64::from(tokens);
-    assert_cost(fast, cost([of(1), of(8), prompt(128), prompt(512)]));
-    // Each token computes with the two that it uses.
-    let slow = times(&graph, device(Some(1e-6))).layers[0];
-    let ops = 2.0 * (rest + 2.0 * expert);
-    let prompt = |tokens: f64| (ops + SEEN) / 1e3 + kernels / tokens;
-    let step = |rows: f64| rows * ops / 1e3 + kernels;
-    assert_cost(slow, cost([step(1.0), step(8.0), prompt(128.0), prompt(512.0)]));
+    // Each token computes with the two that it uses. In between, attention computes while experts are read.
+    for per_ms in [1e9, 1e7, 2e6, 1e3] {
+        let found = times(&graph, device(Some(per_ms / 1e9))).layers[0];
+        let kernels = |tokens: i32| {
+            let read = 8.0 * (1.0 - 0.75f64.powi(tokens));
+            [&ATTENDING[..], &mixture(read)].concat()
+        };
+        assert_cost(found, Taken::of(per_ms).cost(&kernels));
+    }
 }
 
 #[test]
 fn weights_are_read_as_the_device_stores_them() {
     let converting = Facts { converted: vec![(Type::F32, Type::F16)], ..device(Some(1.0)) };
-    let layer = times(&dense(1), converting).layers[0];
-    assert_close(layer.decode_ms, read(MATRICES) / 2.0 + LAYER_KERNELS);
+    let found = times(&dense(1), converting).layers[0];
+    let taken = Taken { weight_bytes: 2.0, ..Taken::of(1e9) };
+    assert_close(found.decode_ms, taken.cost(&|_| layer()).decode_ms);
 }
 
 fn every(factor: f64) -> DeviceTimes {

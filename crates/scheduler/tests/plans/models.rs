@@ -226,11 +226,12 @@ pub const BUDGET: Budget = Budget {
     margin_bytes: 0,
 };
 
-/// A cost of one token, of a batch, and per token of a prompt by micro-batches and in one step.
+/// A cost of one token, of a batch, and per token of a prompt by micro-batches and in one step; not of a short prompt.
 pub fn cost([decode_ms, batch_ms, prefill_ms, prompt_ms]: [f64; 4]) -> Cost {
     Cost {
         decode_ms,
         batch_ms: Some(batch_ms),
+        short_ms: None,
         prefill_ms: Some(prefill_ms),
         prompt_ms: Some(prompt_ms),
     }

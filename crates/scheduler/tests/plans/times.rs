@@ -207,9 +207,9 @@ fn groups_are_preferred_if_they_gain_enough() {
     let any = |rows| Demand { rows, step_rows: usize::MAX };
     assert_eq!([1, 2, 8].map(|rows| even.groups(any(rows), 2)), [1, 1, 1]);
     // Above 20 rows a device takes a quarter of a millisecond for each, and both groups together 10 up to 40 rows. One
-    // batch takes half a millisecond a row: 97 hundredths of that are more than 10 from 21 rows on.
-    assert_eq!(even.groups, Groups { bound: 2.0, sequences_min: Some(21) });
-    assert_eq!([20, 21, 40].map(|rows| even.groups(any(rows), 2)), [1, 2, 2]);
+    // batch takes half a millisecond a row: nine tenths of that are more than 10 from 23 rows on.
+    assert_eq!(even.groups, Groups { bound: 2.0, sequences_min: Some(23) });
+    assert_eq!([22, 23, 40].map(|rows| even.groups(any(rows), 2)), [1, 2, 2]);
     assert_eq!((even.groups(any(40), 1), even.groups(any(40), 0)), (1, 1));
     // No more groups than rows.
     let single = |rows| Demand { rows, step_rows: 1 };

@@ -297,11 +297,7 @@ fn check_shift(model: &Model, config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     let expected = "off for a model with recurrent layers, whose states hold all earlier tokens";
-    Err(Error::Setting {
-        name: "context-shift",
-        found: "on".to_owned(),
-        expected: expected.to_owned(),
-    })
+    Err(Error::setting("context-shift", "on", expected))
 }
 
 /// The chat templates of a model, or why it has none.

@@ -272,7 +272,7 @@ async fn only_what_is_loaded_is_shown() {
 #[tokio::test]
 async fn a_model_that_cannot_be_loaded_is_a_warning_unless_it_is_required() {
     let broken = |is_required| {
-        let open = || Err(Error::Setting { name: "x", found: "1".into(), expected: "2".into() });
+        let open = || Err(Error::setting("x", 1, 2.to_string()));
         let offer = offer("a", &Arc::default());
         serving(vec![Offer { open: Arc::new(open), is_required, ..offer }], Duration::MAX)
     };

@@ -115,7 +115,7 @@ fn of_map(map: &Value, method: &str, args: &[Value]) -> Found {
 fn changes(kind: &str, method: &str, instead: &str) -> Error {
     let reason = format!(
         "`{method}` changes a {kind}, and those of templates are constant; assign {instead} to an attribute of a \
-         namespace, or choose another template with --chat-template-file"
+         namespace"
     );
     failed(&reason)
 }

@@ -1,17 +1,10 @@
 //! The time of a token of whole models, predicted from the bounds of their products and the number of dispatches.
 
-use super::Family;
 use super::bounds::Bounds;
+use super::{Family, dispatches};
 
 /// Seconds that a dispatch costs beside what its bytes take: barrier, start and end.
 const DISPATCH_SECONDS: f64 = 4e-6;
-
-/// Dispatches of a layer whose matrices are of one type: query, key and value; rotation; attention and its merge; output; gate
-/// and up; down (docs/internals/gpu.md). Where the values have another type there is one more.
-const LAYER_DISPATCHES: f64 = 7.0;
-
-/// Dispatches outside of layers: embedding, the first norm, wanted rows, the last norm, output matrix.
-const OTHER_DISPATCHES: f64 = 5.0;
 
 /// Bytes of a weight.
 const Q4_K_BYTES: f64 = 144.0 / 256.0;
@@ -79,7 +72,9 @@ impl Shape {
             .iter()
             .zip(bounds)
             .map(|(bytes, bounds)| bytes / (bounds.least().min(family.gbps) * 1e9));
-        let dispatches = self.layers * (LAYER_DISPATCHES + 0.5) + OTHER_DISPATCHES;
+        // Half of the layers have values of another type.
+        let of_layer = dispatches::LAYER as f64 + dispatches::OTHER_VALUES as f64 / 2.0;
+        let dispatches = self.layers * of_layer + dispatches::OTHERS as f64;
         let seconds = read.sum::<f64>() + dispatches * DISPATCH_SECONDS;
         let bytes = bytes.iter().sum::<f64>();
         Token { bytes, dispatches, seconds, share: bytes / seconds / (family.gbps * 1e9) }

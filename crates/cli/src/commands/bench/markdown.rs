@@ -5,8 +5,7 @@ use bilayer_cpu::numa::Numa;
 use bilayer_engine::placement::SplitMode;
 use serde_json::Value;
 
-use super::printer::plain;
-use super::record::Record;
+use super::record::{Record, plain};
 use super::settings::{SETTINGS, Setting, Side};
 use crate::args::{Bench as Args, FlashAttn};
 use crate::version;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value};
 
 use super::markdown::{self, Column, Footer};
-use super::record::Record;
+use super::record::{Record, plain};
 use crate::args::Form;
 use crate::failure::{Failure, INTERNAL};
 use crate::output;
@@ -169,22 +169,6 @@ fn sql_value(value: &Value) -> String {
         Value::Null => "NULL".to_owned(),
         Value::Bool(_) | Value::Number(_) => plain(value),
         _ => format!("'{}'", plain(value).replace('\'', "''")),
-    }
-}
-
-/// A value as llama-bench writes it outside of JSON: 0 and 1 for false and true, six decimals, lists separated by
-/// semicolons.
-pub fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::Bool(is_set) => u8::from(*is_set).to_string(),
-        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(number) => format!("{number:.6}"),
-            None => number.to_string(),
-        },
-        Value::String(text) => text.clone(),
-        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join("; "),
-        Value::Object(_) => value.to_string(),
     }
 }
 

@@ -279,3 +279,19 @@ impl Record<'_> {
         if pins.is_empty() { "none".to_owned() } else { pins.join(";") }
     }
 }
+
+/// A value as llama-bench writes it outside of JSON: 0 and 1 for false and true, six decimals, lists separated by
+/// semicolons.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(is_set) => u8::from(*is_set).to_string(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(number) => format!("{number:.6}"),
+            None => number.to_string(),
+        },
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join("; "),
+        Value::Object(_) => value.to_string(),
+    }
+}

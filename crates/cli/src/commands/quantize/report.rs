@@ -6,7 +6,7 @@ use bilayer_convert::mix::{misfit, takes_importance};
 use bilayer_convert::quantize::job::{Done, Event, Job};
 use bilayer_convert::quantize::mixed::{Coarse, RATIO};
 use bilayer_convert::quantize::sensitivity::Choices;
-use bilayer_convert::quantize::{Plan, Planned};
+use bilayer_convert::quantize::{Dropped, Plan, Planned};
 use bilayer_convert::smooth::{Folded, Smoothed};
 use serde_json::{Value, json};
 
@@ -41,6 +41,7 @@ pub fn notes(args: &args::Quantize, event: &Event<'_>) {
             output::note(&format!("{matrices} rounded by GPTQ{others}"));
         }
         Event::Planned(plan) => planned(args, plan),
+        Event::Dropped(matrices) => dropped(matrices),
         Event::Refined(_) | Event::Chosen(_) | Event::Progress(..) => {}
     }
 }
@@ -61,6 +62,15 @@ fn planned(args: &args::Quantize, plan: &Plan<'_>) {
             output::note(&format!("{name}: {reason}; written as {to}"));
         }
     }
+    let whole_row = |tensor: &&Planned| tensor.from != tensor.to && tensor.to.row_header_bytes > 0;
+    if let Some(tensor) = plan.tensors().iter().find(whole_row)
+        && args.calibration.is_none()
+    {
+        output::note(&format!(
+            "without a calibration text {} rounds to nearest; --gptq --calibration TEXT makes it more accurate",
+            tensor.to
+        ));
+    }
     for pattern in plan.unmatched() {
         output::note(&format!("--tensor-type {pattern}: matches no matrix"));
     }
@@ -75,6 +85,22 @@ fn planned(args: &args::Quantize, plan: &Plan<'_>) {
             output::counted(unknown, ["tensor is", "tensors are"])
         ));
     }
+}
+
+/// What dense matrices lose in sparse types.
+fn dropped(matrices: &[Dropped]) {
+    let share = |dropped: f64, squares: f64| 100.0 * dropped / squares.max(f64::MIN_POSITIVE);
+    let of = |matrix: &Dropped| share(matrix.dropped, matrix.squares);
+    let Some(most) = matrices.iter().max_by(|a, b| of(a).total_cmp(&of(b))) else { return };
+    let sum = |of: fn(&Dropped) -> f64| matrices.iter().map(of).sum();
+    output::note(&format!(
+        "{} in sparse types without weights of at least {:.1} % of the squared norm (most: {}, {:.1} %); `bilayer prune` \
+         chooses the weights to keep by a text and shows what that costs",
+        output::counted(matrices.len(), ["dense matrix", "dense matrices"]),
+        share(sum(|matrix| matrix.dropped), sum(|matrix| matrix.squares)),
+        most.tensor,
+        of(most),
+    ));
 }
 
 /// The exponent, errors and outlier channels of an input.
@@ -120,6 +146,7 @@ pub fn print(args: &args::Quantize, job: &Job<'_>, done: &Done) -> Result<u8, Fa
             "ms": done.wrote.map(|took| took.as_secs_f64() * 1e3),
             "smoothed": done.smoothed.as_ref().map(smoothed),
             "too_coarse": too_coarse(&done.refined),
+            "dropped": done.dropped.iter().map(lost).collect::<Vec<_>>(),
             "kl_expected": chosen.map(Choices::kl),
             "tensors": tensors.iter().map(|planned| tensor(planned, &each)).collect::<Vec<_>>(),
         }))?;
@@ -181,6 +208,11 @@ fn too_coarse(coarse: &[Coarse]) -> Vec<Value> {
         json!({ "tensor": tensor, "errors": { "W8A8": errors[0], "Q8_0": errors[1] } })
     });
     each.collect()
+}
+
+/// A matrix with the share of its squared norm that it loses at least.
+fn lost(Dropped { tensor, dropped, squares }: &Dropped) -> Value {
+    json!({ "tensor": tensor, "share": dropped / squares.max(f64::MIN_POSITIVE) })
 }
 
 /// The inputs whose outliers were moved.

@@ -259,7 +259,7 @@ impl Chat {
         let made = Chat::new(args, model, Instant::now());
         let mut chat = match made {
             Err(failure @ Failure::Line(..)) if lines.is_terminal() => {
-                failure.report();
+                output::failure(failure);
                 Chat::new(own_args, own, Instant::now())?
             }
             made => made?,
@@ -318,7 +318,7 @@ impl Chat {
     ) -> Result<Next, Failure> {
         match act(self) {
             Err(failure @ Failure::Line(..)) if lines.is_terminal() => {
-                failure.report();
+                output::failure(failure);
                 Ok(Next::Listen)
             }
             done => done,

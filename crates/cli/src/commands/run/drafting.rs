@@ -19,8 +19,8 @@ pub fn open(
     drafted: Drafted,
 ) -> Result<Option<Drafts>, Error> {
     if flags.is_mtp() && (flags.looks_up() || flags.model_draft.is_some()) {
-        let expected = "the only source of drafts, without --lookup and -md".to_owned();
-        return Err(Error::Setting { name: "draft", found: "mtp".to_owned(), expected });
+        let expected = "the only source of drafts, without --lookup and -md";
+        return Err(Error::setting("draft", "mtp", expected));
     }
     let draft;
     let (source, verb) = match &flags.model_draft {

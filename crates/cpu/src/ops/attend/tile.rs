@@ -93,12 +93,14 @@ impl<'p, P: Fn(usize) -> Page<'p>> Kernel for Sweep<'_, 'p, P> {
         self.sums.fill(0.0);
         self.largest.fill(f32::MIN);
         self.weight.fill(0.0);
+        // Once for all pages: divisions take as long as the sums of a row.
+        let step = step::<L>(rows);
         let mut current = (self.page)(self.first_page);
         for page in self.first_page..self.end_page {
             let next = if page + 1 < self.end_page { (self.page)(page + 1) } else { current };
             match current {
-                (keys, Some(values)) => self.apart(l, page, [keys, values], next.0),
-                (keys, None) => self.in_keys(l, page, keys, next.0),
+                (keys, Some(values)) => self.apart(l, step, page, [keys, values], next.0),
+                (keys, None) => self.in_keys(l, step, page, keys, next.0),
             }
             current = next;
         }
@@ -106,101 +108,71 @@ impl<'p, P: Fn(usize) -> Page<'p>> Kernel for Sweep<'_, 'p, P> {
 }
 
 impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
-    /// A page of keys and values.
+    /// A page of keys and values, `step` rows at a time.
     #[inline(always)]
     fn apart<L: Lanes>(
         &mut self,
         l: L,
+        step: usize,
         page: usize,
         [keys, values]: [Panel<'p>; 2],
         next: Panel<'p>,
     ) {
         let rows = self.largest.len();
         let (direct, direct_q8) = (rows <= L::DIRECT_ROWS, rows <= L::TILE_ROWS);
-        let whole = self.value_stride.is_multiple_of(BLOCK);
+        let stride = self.value_stride;
+        let whole = stride.is_multiple_of(BLOCK);
+        let queries = Queries { rows: self.queries, dim: self.head_dim, step };
+        let scores = &mut *self.scores;
         let ahead = Ahead::of(values);
         match keys.stored {
-            Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
-            Stored::F16 if direct => self.score(l, F16(keys.halves().as_ptr()), ahead),
+            Stored::F32 => score(l, queries, F32(keys.f32()), scores, ahead),
+            Stored::F16 if direct => score(l, queries, F16(keys.halves()), scores, ahead),
             Stored::Blocks(coding) if coding.bits == 8 && direct_q8 => {
                 let (quants, scales) = keys.blocks(coding).bytes();
-                self.score(l, Q8Keys(quants.as_ptr(), scales), ahead);
+                score(l, queries, Q8Keys(quants, scales), scores, ahead);
             }
             _ => {
                 l.call_transform(UnpackKeys(keys), self.keys);
-                self.score(l, F32(self.keys.as_ptr()), ahead);
+                score(l, queries, F32(self.keys), scores, ahead);
             }
         }
         let seen = self.weigh(l, page);
         let ahead = Ahead::of(next);
+        let (scores, sums) = (&*self.scores, Sums { rows: &mut *self.sums, stride, step, seen });
         match values.stored {
-            Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
-            Stored::F16 if direct => self.mix(l, F16(values.halves().as_ptr()), seen, ahead),
+            Stored::F32 => mix(l, scores, F32(values.f32()), sums, ahead),
+            Stored::F16 if direct => mix(l, scores, F16(values.halves()), sums, ahead),
             Stored::Blocks(coding) if coding.bits == 8 && direct_q8 && whole => {
-                let (quants, scales) = values.blocks(coding).bytes();
-                unpack_f16(l, scales, &mut self.values[..scales.len()]);
-                let blocks = self.value_stride / 32;
-                let source = Q8Values(quants.as_ptr(), self.values.as_ptr(), blocks);
-                self.mix(l, source, seen, ahead);
+                let (quants, scales_of) = values.blocks(coding).bytes();
+                unpack_f16(l, scales_of, &mut self.values[..scales_of.len()]);
+                let source = Q8Values(quants, self.values, stride / 32);
+                mix(l, scores, source, sums, ahead);
             }
             _ => {
-                l.call_transform(UnpackValues(values, self.value_stride), self.values);
-                self.mix(l, F32(self.values.as_ptr()), seen, ahead);
+                l.call_transform(UnpackValues(values, stride), self.values);
+                mix(l, scores, F32(self.values), sums, ahead);
             }
         }
     }
 
-    /// A page of keys that begin with their values.
+    /// A page of keys that begin with their values, `step` rows at a time.
     #[inline(always)]
-    fn in_keys<L: Lanes>(&mut self, l: L, page: usize, keys: Panel<'p>, next: Panel<'p>) {
-        l.call_transform(UnpackKeys(keys), self.keys);
-        self.score(l, F32(self.keys.as_ptr()), Ahead::of(next));
-        let seen = self.weigh(l, page);
-        transpose(self.keys, self.value_dim, self.value_stride, self.values);
-        self.mix(l, F32(self.values.as_ptr()), seen, Ahead::of(next).of_rows_from(1));
-    }
-
-    /// `scores = queries x keys`, a group of rows at a time.
-    #[inline(always)]
-    fn score<L: Lanes, S: Source>(&mut self, l: L, keys: S, ahead: Ahead) {
-        let rows = self.largest.len();
-        let (dim, step) = (self.head_dim, step::<L>(rows));
-        for row in (0..rows).step_by(step) {
-            let product = Score {
-                left: self.queries[row * dim..].as_ptr(),
-                right: keys,
-                dim,
-                out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
-                ahead: ahead.of_rows_from(row),
-            };
-            l.call(Multiply(product, (rows - row).min(step)));
-        }
-    }
-
-    /// `sums += weights x values`; the corrections were applied by [`Sweep::weigh`].
-    #[inline(always)]
-    fn mix<L: Lanes, S: Source>(
+    fn in_keys<L: Lanes>(
         &mut self,
         l: L,
-        values: S,
-        (from, to): (usize, usize),
-        ahead: Ahead,
+        step: usize,
+        page: usize,
+        keys: Panel<'p>,
+        next: Panel<'p>,
     ) {
-        let rows = self.largest.len();
-        let (stride, step) = (self.value_stride, step::<L>(rows));
-        for row in (0..rows).step_by(step) {
-            let product: Mix<S> = Mix {
-                left: self.scores[row * PAGE_TOKENS..].as_ptr(),
-                right: values,
-                from,
-                to,
-                stride,
-                right_stride: stride,
-                out: self.sums[row * stride..].as_mut_ptr(),
-                ahead: ahead.of_rows_from(row),
-            };
-            l.call(Multiply(product, (rows - row).min(step)));
-        }
+        l.call_transform(UnpackKeys(keys), self.keys);
+        let queries = Queries { rows: self.queries, dim: self.head_dim, step };
+        score(l, queries, F32(self.keys), self.scores, Ahead::of(next));
+        let seen = self.weigh(l, page);
+        transpose(self.keys, self.value_dim, self.value_stride, self.values);
+        let sums = Sums { rows: &mut *self.sums, stride: self.value_stride, step, seen };
+        mix(l, self.scores, F32(self.values), sums, Ahead::of(next).of_rows_from(1));
     }
 
     /// Converts scores to weights: softcap, biases, mask, maximum, exponentials. Returns which tokens of the page any row
@@ -259,17 +231,78 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
     }
 }
 
-/// A product of some of the rows that are left.
-struct Multiply<P>(P, usize);
+/// Queries `[rows, dim]`, of which `step` are multiplied at a time.
+#[derive(Clone, Copy)]
+struct Queries<'a> {
+    rows: &'a [f32],
+    dim: usize,
+    step: usize,
+}
+
+/// `scores [rows, 32] = queries x keys`.
+#[inline(always)]
+fn score<L: Lanes, S: Source>(
+    l: L,
+    queries: Queries<'_>,
+    keys: S,
+    scores: &mut [f32],
+    ahead: Ahead,
+) {
+    let Queries { rows: queries, dim, step } = queries;
+    let (mut row, rows) = (0, scores.len() / PAGE_TOKENS);
+    while row < rows {
+        let end = rows.min(row + step);
+        l.call(Multiply(Score {
+            left: &queries[row * dim..end * dim],
+            right: keys,
+            dim,
+            out: &mut scores[row * PAGE_TOKENS..end * PAGE_TOKENS],
+            ahead: ahead.of_rows_from(row),
+        }));
+        row = end;
+    }
+}
+
+/// The sums of values, `[rows, stride]`, of which `step` are added to at a time, and the tokens of a page that add to them.
+struct Sums<'a> {
+    rows: &'a mut [f32],
+    stride: usize,
+    step: usize,
+    seen: (usize, usize),
+}
+
+/// `sums += weights [rows, 32] x values`; the corrections were applied by [`Sweep::weigh`].
+#[inline(always)]
+fn mix<L: Lanes, S: Source>(l: L, weights: &[f32], values: S, sums: Sums<'_>, ahead: Ahead) {
+    let Sums { rows: sums, stride, step, seen: (from, to) } = sums;
+    let (mut row, rows) = (0, weights.len() / PAGE_TOKENS);
+    while row < rows {
+        let end = rows.min(row + step);
+        let product: Mix<'_, S> = Mix {
+            rows: end - row,
+            left: &weights[row * PAGE_TOKENS..end * PAGE_TOKENS],
+            right: values,
+            from,
+            to,
+            stride,
+            right_stride: stride,
+            out: &mut sums[row * stride..end * stride],
+            ahead: ahead.of_rows_from(row),
+        };
+        l.call(Multiply(product));
+        row = end;
+    }
+}
+
+/// A product as a part of a kernel.
+struct Multiply<P>(P);
 
 impl<P: Product> Kernel for Multiply<P> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Multiply(product, rows) = self;
-        // SAFETY: `score` and `mix` pass no more rows than are left, and slices of the lengths checked in `run`.
-        unsafe { product.rows(l, rows) };
+        self.0.run(l);
     }
 }
 

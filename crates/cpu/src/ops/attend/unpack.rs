@@ -3,7 +3,7 @@
 use bilayer_graph::PAGE_TOKENS;
 use bilayer_quant::cache::{BLOCK, Coding};
 
-use crate::bytes::{Bytes, Field, Flags};
+use crate::bytes::{Bytes, Field, Flags, NarrowBytes};
 use crate::cache::{Blocks, Panel, Stored, with_known};
 use crate::lanes::{Lanes, Transform};
 

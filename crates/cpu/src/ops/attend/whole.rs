@@ -17,7 +17,7 @@ use super::Shape;
 use super::tile::{WEIGHT_LANES, largest, scale, weigh_row};
 use crate::activations::{Format, KeyRows, PackedRows, Zero, pack_rows, quantize_rows};
 use crate::cache::Cache;
-use crate::gemm::Packing;
+use crate::gemm::{Packing, WholeRow};
 use crate::lanes::{Kernel, Lanes};
 use crate::level::{Level, dispatch};
 use crate::memory::lines;
@@ -69,7 +69,7 @@ impl Stage for Keys {
         let end = run.slot + run.rows;
         scratch[..run.slot * dim].fill(0);
         let k = self.k.get(&context, run.row..run.row + run.rows);
-        let tiles = Tiling::of(context.level).row_tiles;
+        let kernels = WholeRow::of(context.level);
         for head in 0..kv_heads {
             // SAFETY: each chunk has a page of its own; no thread reads in this stage.
             let block = unsafe { self.cache.block_mut(run.page, head) };
@@ -86,8 +86,7 @@ impl Stage for Keys {
                 let rows = PanelRows { weights, row_bytes: dim, start: 0, len: dim };
                 let steps = bytemuck::cast_slice_mut(&mut *steps);
                 let mut panel = PanelMut { steps, negative: &mut *negative };
-                // SAFETY: the level is available.
-                unsafe { (tiles.fill)(rows, (end - first).min(16), first, &mut panel) };
+                kernels.fill(rows, (end - first).min(16), first, &mut panel);
             }
         }
     }
@@ -190,7 +189,7 @@ impl Sweep {
         (keys, scores): (Range<usize>, &mut [f32]),
     ) {
         let dim = self.shape.head_dim;
-        let tiles = Tiling::of(context.level).row_tiles;
+        let kernels = WholeRow::of(context.level);
         let table = context.state.page_table(&context.state.spans[tile.span]);
         let pages = &table[keys.start / PAGE_TOKENS..keys.end.div_ceil(PAGE_TOKENS)];
         for (at, &page) in pages.iter().enumerate() {
@@ -220,8 +219,7 @@ impl Sweep {
                     stride: KEYS,
                 };
                 let strip = &mut scores[range.start * KEYS + at * PAGE_TOKENS..];
-                // SAFETY: the level is available.
-                unsafe { (tiles.tile)(product, strip) };
+                kernels.tile(product, strip);
             }
         }
     }
@@ -272,18 +270,19 @@ impl Kernel for Block<'_> {
         }
         let step = step::<L>(rows);
         for row in (0..rows).step_by(step) {
-            let product: Mix<_, KEYS> = Mix {
-                left: scores[row * KEYS + keys.start..].as_ptr(),
-                right: F32(values.as_ptr()),
+            let end = rows.min(row + step);
+            let product: Mix<'_, _, KEYS> = Mix {
+                rows: end - row,
+                left: &scores[row * KEYS + keys.start..],
+                right: F32(values),
                 from: 0,
                 to: keys.len(),
                 stride: dim,
                 right_stride: stride,
-                out: sums[row * dim..].as_mut_ptr(),
+                out: &mut sums[row * dim..end * dim],
                 ahead: Ahead::none(values),
             };
-            // SAFETY: no more rows than are left, and slices of the lengths checked above.
-            unsafe { product.rows(l, (rows - row).min(step)) };
+            product.run(l);
         }
     }
 }

@@ -50,7 +50,7 @@ impl Cuts {
     ) -> Cuts {
         let rows = linears.clone().next().map_or(0, |linear| linear.rows);
         let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
-        let panel_rows = linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
+        let panel_rows = linears.map(|linear| linear.prompts.panel_rows).min().unwrap_or(1);
         let least = CHUNK_BYTES.div_ceil(row_bytes.max(1));
         let few_rows = least.next_multiple_of(CHUNK_ROWS);
         let share = |node| {
@@ -133,11 +133,13 @@ impl Cuts {
         linears: impl Iterator<Item = &'a Linear>,
         count_max: usize,
     ) -> usize {
-        let few = Count { rows: count_max.min(TOKENS_MIN_MAX - 1), few: true };
-        let many = Count { rows: count_max, few: false };
-        let tiles = self.tile_bytes(few).max(self.tile_bytes(many));
-        let kernels = linears.map(|linear| linear.gemm.scratch_bytes(count_max)).max();
-        2 * tiles + lines(kernels.unwrap_or(0))
+        let tiles = Count::all(count_max).map(|count| {
+            let few_max = if count.few { TOKENS_MIN_MAX - 1 } else { count_max };
+            self.tile_bytes(Count { rows: count_max.min(few_max), ..count })
+        });
+        let kernels = linears.flat_map(|linear| [&linear.gemm, &linear.prompts]);
+        let kernels = kernels.map(|gemm| gemm.scratch_bytes(count_max)).max();
+        2 * tiles.into_iter().fold(0, usize::max) + lines(kernels.unwrap_or(0))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Slots as clients see them: which requests run, and what is saved, restored and erased.
 
 use bilayer_graph::PAGE_TOKENS;
+use bilayer_settings::Setting;
 
 use super::Executor;
 use crate::Error;
@@ -38,11 +39,9 @@ impl Executor {
         if let Some(sequence) = sequence
             && self.session.adapted(sequence) != self.session.usual_strengths()
         {
-            return Err(Error::Setting {
-                name: "lora",
-                found: format!("{:?} in slot {slot}", self.session.adapted(sequence)),
-                expected: "the strengths that the adapters were opened with".to_owned(),
-            });
+            let found = format!("{:?} in slot {slot}", self.session.adapted(sequence));
+            let expected = "the strengths that the adapters were opened with";
+            return Err(Error::setting(Setting::Lora, found, expected));
         }
         sequence.map(|sequence| self.session.save(sequence)).transpose()
     }

@@ -89,8 +89,8 @@ struct Way {
 
 impl Lowering<'_> {
     /// Lowers an [`Op::Route`].
-    pub(crate) fn route(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Route(route) = self.op(node) else { unreachable!("the table") };
+    pub(super) fn route(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Route(route) = self.op(node) else { unreachable!("its kind") };
         let (x, y) = (self.view(route.logits), self.view(route.out));
         let params = RouteParams {
             x: [x.offset, x.stride],
@@ -121,8 +121,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Mix`].
-    pub(crate) fn mix(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Mix { input, route, out } = *self.op(node) else { unreachable!("the table") };
+    pub(super) fn mix(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Mix { input, route, out } = *self.op(node) else { unreachable!("its kind") };
         let [x, route, y] = [input, route, out].map(|value| self.view(value));
         self.whole_quads(OpKind::Mix, y.width)?;
         let params = MixParams {

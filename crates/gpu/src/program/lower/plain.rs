@@ -26,7 +26,6 @@ use crate::kernels::scan::{ScanKey, ScanParams};
 use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
 use crate::kernels::top_k::{self, stretches};
 use crate::kernels::view::View as Quads;
-use crate::kernels::{self, Lower};
 
 impl View {
     /// The form for shaders.
@@ -51,11 +50,29 @@ struct Made {
 impl Lowering<'_> {
     /// Lowers a node as a stage of its own.
     pub(super) fn plain(&mut self, node: usize) -> Result<(), GraphError> {
-        let kind = self.op(node).kind();
-        match kernels::of(kind).map(|kernels| kernels.lower) {
-            Some(Lower::Alone(lower)) => lower(self, node),
-            Some(Lower::Fused) => unreachable!("an item of its own"),
-            None => Err(self.unsupported(kind, "as an op of its own")),
+        match self.op(node).kind() {
+            OpKind::Embed => self.embed(node),
+            OpKind::RmsNorm => self.rms_norm(node),
+            OpKind::LayerNorm => self.layer_norm(node),
+            OpKind::HeadNorm => self.head_norm(node),
+            OpKind::Rope => self.rope(node),
+            OpKind::Conv => self.conv(node),
+            OpKind::Scan => self.scan(node),
+            OpKind::Gate => self.gate(node),
+            OpKind::Add => self.add(node),
+            OpKind::Scale => self.scale(node),
+            OpKind::SoftCap => self.soft_cap(node),
+            OpKind::Part => self.part(node),
+            OpKind::Join => self.join(node),
+            OpKind::Rows => self.rows(node),
+            OpKind::Pool => self.pool(node),
+            OpKind::TopK => self.top_k(node),
+            OpKind::Route => self.route(node),
+            OpKind::RouteAll => self.route_all(node),
+            OpKind::Mix => self.mix(node),
+            OpKind::MatMul | OpKind::Attend | OpKind::Experts => {
+                unreachable!("an item of its own, with what is fused to it")
+            }
         }
     }
 
@@ -78,9 +95,9 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Scale`].
-    pub(crate) fn scale(&mut self, node: usize) -> Result<(), GraphError> {
+    fn scale(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Scale { input, factor, temperature, by, out } = *self.op(node) else {
-            unreachable!("the table")
+            unreachable!("its kind")
         };
         let by = by.and_then(|by| self.holdings.weights.vector(by)?.first().copied());
         let factor = factor * by.unwrap_or(1.0);
@@ -100,8 +117,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::SoftCap`].
-    pub(crate) fn soft_cap(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::SoftCap { input, cap, out } = self.op(node) else { unreachable!("the table") };
+    fn soft_cap(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::SoftCap { input, cap, out } = self.op(node) else { unreachable!("its kind") };
         let (x, y) = (self.view(*input), self.view(*out));
         let (quads, cap) = (y.row_quads(), *cap);
         let params = SoftCapParams { x: x.of(), out: y.of(), quads, cap, zero: [0; 2] };
@@ -111,7 +128,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::HeadNorm`].
-    pub(crate) fn head_norm(&mut self, node: usize) -> Result<(), GraphError> {
+    fn head_norm(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::HeadNorm { input, gain, head_dim, centered, eps, out } = self.op(node) else {
             unreachable!("a head norm")
         };
@@ -137,7 +154,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Rope`].
-    pub(crate) fn rope(&mut self, node: usize) -> Result<(), GraphError> {
+    fn rope(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Rope { input, head_dim, rope, out } = self.op(node) else {
             unreachable!("a rotation")
         };
@@ -177,8 +194,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Add`].
-    pub(crate) fn add(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Add { a, b, out } = *self.op(node) else { unreachable!("the table") };
+    fn add(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Add { a, b, out } = *self.op(node) else { unreachable!("its kind") };
         let [a, b, y] = [a, b, out].map(|value| self.view(value));
         let params = AddParams { a: a.of(), b: b.of(), out: y.of(), quads: y.row_quads(), zero: 0 };
         let operands = [a, b, y].map(|view| Operand::Buffer(view.buffer)).to_vec();
@@ -188,9 +205,9 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Conv`].
-    pub(crate) fn conv(&mut self, node: usize) -> Result<(), GraphError> {
+    fn conv(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Conv { input, weight, bias, state, out } = *self.op(node) else {
-            unreachable!("the table")
+            unreachable!("its kind")
         };
         let (x, y) = (self.view(input), self.view(out));
         let channels = y.width as usize;
@@ -220,8 +237,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Scan`].
-    pub(crate) fn scan(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Scan(op) = self.op(node) else { unreachable!("the table") };
+    fn scan(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Scan(op) = self.op(node) else { unreachable!("its kind") };
         let beta = op.update.beta().map(|beta| self.view(beta));
         let [dt, out] = [op.dt, op.out].map(|value| self.view(value));
         let values = [op.x, op.b, op.c].map(|columns| (self.view(columns.value), columns.first));
@@ -260,9 +277,9 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Part`].
-    pub(crate) fn part(&mut self, node: usize) -> Result<(), GraphError> {
+    fn part(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Part { input, stride, first, width, out } = *self.op(node) else {
-            unreachable!("the table")
+            unreachable!("its kind")
         };
         let (x, y) = (self.view(input), self.view(out));
         let params = PartParams {
@@ -281,8 +298,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Join`].
-    pub(crate) fn join(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Join { a, b, widths, out } = *self.op(node) else { unreachable!("the table") };
+    fn join(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Join { a, b, widths, out } = *self.op(node) else { unreachable!("its kind") };
         let views = [a, b, out].map(|value| self.view(value));
         let [a, b, y] = views;
         let params = JoinParams {
@@ -300,8 +317,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::RouteAll`].
-    pub(crate) fn route_all(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::RouteAll { experts, out } = *self.op(node) else { unreachable!("the table") };
+    fn route_all(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::RouteAll { experts, out } = *self.op(node) else { unreachable!("its kind") };
         let y = self.view(out);
         let params = RouteAllParams { out: [y.offset, y.stride], experts: experts as u32, zero: 0 };
         let operands = vec![Operand::Buffer(y.buffer)];
@@ -311,8 +328,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Rows`].
-    pub(crate) fn rows(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Rows { input, out } = *self.op(node) else { unreachable!("the table") };
+    fn rows(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Rows { input, out } = *self.op(node) else { unreachable!("its kind") };
         let (x, y) = (self.view(input), self.view(out));
         let params = RowsParams {
             x: x.of(),
@@ -332,8 +349,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Pool`].
-    pub(crate) fn pool(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Pool { input, out } = *self.op(node) else { unreachable!("the table") };
+    fn pool(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Pool { input, out } = *self.op(node) else { unreachable!("its kind") };
         let (x, y) = (self.view(input), self.view(out));
         let params = PoolParams {
             x: x.of(),
@@ -354,8 +371,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::TopK`].
-    pub(crate) fn top_k(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::TopK { input, k, out } = *self.op(node) else { unreachable!("the table") };
+    fn top_k(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::TopK { input, k, out } = *self.op(node) else { unreachable!("its kind") };
         let (x, y) = (self.view(input), self.view(out));
         let (width, k) = (x.width as usize, k as u32);
         let rows = self.rows_max(x.rows) as u64;
@@ -403,7 +420,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::RmsNorm`].
-    pub(crate) fn rms_norm(&mut self, node: usize) -> Result<(), GraphError> {
+    fn rms_norm(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::RmsNorm { input, gain, eps, out } = self.op(node) else { unreachable!("a norm") };
         let x = self.view(*input);
         let made = self.made(*out);
@@ -433,7 +450,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::LayerNorm`].
-    pub(crate) fn layer_norm(&mut self, node: usize) -> Result<(), GraphError> {
+    fn layer_norm(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::LayerNorm { input, gain, bias, eps, out } = self.op(node) else {
             unreachable!("a norm")
         };
@@ -459,9 +476,9 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Gate`].
-    pub(crate) fn gate(&mut self, node: usize) -> Result<(), GraphError> {
+    fn gate(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Gate { gate, up, activation, out } = *self.op(node) else {
-            unreachable!("the table")
+            unreachable!("its kind")
         };
         self.gate_of(&[node], out, (gate, up), activation);
         Ok(())

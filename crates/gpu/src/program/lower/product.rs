@@ -467,8 +467,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers an [`Op::Embed`]: rows of a table, from each block that holds some of it.
-    pub(crate) fn embed(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Embed { table, ids, out } = *self.op(node) else { unreachable!("the table") };
+    pub(super) fn embed(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Embed { table, ids, out } = *self.op(node) else { unreachable!("its kind") };
         let Some(placed) = self.holdings.weights.placed(table).cloned() else {
             return Err(self.unsupported(OpKind::Embed, "a table that was not loaded"));
         };

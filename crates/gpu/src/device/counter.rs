@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bilayer_graph::Error as GraphError;
 use minijinja::context;
 
-use crate::device::{Device, Pipeline};
+use super::{Device, Pipeline};
 use crate::kernel::{Access, Source};
 use crate::render::render;
 
