@@ -3,8 +3,8 @@
 use super::bounds::Bounds;
 use super::{Family, dispatches};
 
-/// Seconds that a dispatch costs beside what its bytes take: barrier, start and end.
-const DISPATCH_SECONDS: f64 = 4e-6;
+/// Seconds that a dispatch costs beside what its bytes take, at least and at most: barrier, start and end, as seen on an H200.
+const DISPATCH_SECONDS: [f64; 2] = [4e-6, 7e-6];
 
 /// Bytes of a weight.
 const Q4_K_BYTES: f64 = 144.0 / 256.0;
@@ -50,10 +50,12 @@ pub struct Token {
     pub bytes: f64,
     /// Dispatches.
     pub dispatches: f64,
-    /// Seconds.
+    /// Seconds, with dispatches of the least cost.
     pub seconds: f64,
-    /// The bandwidth at which it reads them, as a part of the memory's.
+    /// The bandwidth at which it reads them then, as a part of the memory's.
     pub share: f64,
+    /// The same with dispatches of the highest cost.
+    pub share_least: f64,
 }
 
 impl Shape {
@@ -75,21 +77,25 @@ impl Shape {
         // Half of the layers have values of another type.
         let of_layer = dispatches::LAYER as f64 + dispatches::OTHER_VALUES as f64 / 2.0;
         let dispatches = self.layers * of_layer + dispatches::OTHERS as f64;
-        let seconds = read.sum::<f64>() + dispatches * DISPATCH_SECONDS;
+        let read = read.sum::<f64>();
+        let [seconds, most] = DISPATCH_SECONDS.map(|each| read + dispatches * each);
         let bytes = bytes.iter().sum::<f64>();
-        Token { bytes, dispatches, seconds, share: bytes / seconds / (family.gbps * 1e9) }
+        let [share, share_least] =
+            [seconds, most].map(|seconds| bytes / seconds / (family.gbps * 1e9));
+        Token { bytes, dispatches, seconds, share, share_least }
     }
 
     /// A row of the table.
     pub fn row(&self, token: &Token) -> String {
         format!(
-            "| {} | {:.1} | {:.0} | {:.2} | {:.1} | {:.0} % |\n",
+            "| {} | {:.1} | {:.0} | {:.2} | {:.1} | {:.0} % | {:.0} % |\n",
             self.name,
             token.bytes / 1e9,
             token.dispatches,
             token.seconds * 1e3,
             1.0 / token.seconds,
-            100.0 * token.share
+            100.0 * token.share,
+            100.0 * token.share_least
         )
     }
 
@@ -100,7 +106,7 @@ impl Shape {
 }
 
 /// The head of the table.
-pub const HEAD: &str = "| Q4_K_M | GB | dispatches | ms a token | tok/s | of the bandwidth |\n|---|---|---|---|---|---|\n";
+pub const HEAD: &str = "| Q4_K_M | GB | dispatches | ms a token | tok/s | of the bandwidth | with 7 µs a dispatch |\n|---|---|---|---|---|---|---|\n";
 
 #[cfg(test)]
 mod tests {
@@ -117,6 +123,8 @@ mod tests {
         assert!((token.dispatches - 245.0).abs() < 1e-9, "{token:?}");
         let expected = token.bytes / 960e9 + 245.0 * 4e-6;
         assert!((token.seconds - expected).abs() < 1e-12, "{token:?}");
+        let least = token.bytes / 960e9 / (token.bytes / 960e9 + 245.0 * 7e-6);
+        assert!((token.share_least - least).abs() < 1e-12, "{token:?}");
         let slow = Bounds { alu: 480.0, ..fast };
         assert!(SHAPES[0].token(&FAMILIES[0], [slow; 2]).share < 0.5, "bound by arithmetic");
     }
