@@ -54,7 +54,7 @@ pub struct Token {
     pub seconds: f64,
     /// The bandwidth at which it reads them then, as a part of the memory's.
     pub share: f64,
-    /// The same with dispatches of the highest cost.
+    /// That part with dispatches of the highest cost.
     pub share_least: f64,
 }
 
