@@ -16,7 +16,7 @@ var<workgroup> tile_s: array<vec2<f32>, {{ 256 // share }}>; // [{{ 4 // share }
 {% endif %}
 {% if ints_x %}
 var<workgroup> tile_a: array<vec4<u32>, 256>; // [4 pieces, 64 columns]
-var<workgroup> tile_d: array<vec2<f32>, 256>; // d, and d times the sum{% if zero is not none %}, times what is subtracted from weights{% endif %} 
+var<workgroup> tile_d: array<vec2<f32>, 256>; // d, and d times the sum (with a zero, times -zero)
 {% else %}
 var<workgroup> tile_w: array<vec4<f32>, 256>; // [4 quads, 64 slots], one piece
 var<workgroup> tile_x: array<vec4<f32>, 256>; // [4 quads, 64 columns], one piece
