@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::Error;
-use crate::caps::{Api, Caps, EMIT_BUFFERS, Input, Tile, Vendor};
+use crate::caps::{Api, Caps, EMIT_BUFFERS, Few, Input, Tile, Vendor};
 
 /// Maximum size of buffers and bindings to request. Beyond 2 GiB, drivers and wgpu itself miscount.
 const BUFFER_MAX: u64 = (2 << 30) - 256;
@@ -212,7 +212,10 @@ impl Adapter {
             coop: None,
             coop_attends: true,
             tile: Tile { input: Input::Quantized, rows: 64, columns: 64 },
-            emits: limits.max_storage_buffers_per_shader_stage >= EMIT_BUFFERS,
+            few: Few {
+                emits: limits.max_storage_buffers_per_shader_stage >= EMIT_BUFFERS,
+                ..Few::PRESUMED
+            },
             software,
             unified: self.facts.unified,
             timestamps: features.contains(TIMESTAMPS),

@@ -11,13 +11,15 @@ use bilayer_graph::{
 };
 use rayon::prelude::*;
 
+use crate::attention;
 use crate::cache::Cache;
-use crate::caps::Caps;
+use crate::caps::{Caps, Few};
 use crate::device::{Created, Device};
 use crate::kernel::Source;
 use crate::program::Program;
 use crate::program::build::{Draft, Pool, Site, build, sources};
 use crate::program::lower::{Holdings, lower};
+use crate::rate::{AttentionRates, DeviceRates, RATE_MIN, products};
 use crate::slots::Slots;
 use crate::weights::Weights;
 
@@ -38,8 +40,8 @@ pub struct Gpu {
     submits: u64,
     /// The number of the last finished submit.
     finished: Arc<AtomicU64>,
-    /// Operations per second of products of many columns, by which work is cut into submits.
-    rate: f64,
+    /// Its speed, by which work is cut into dispatches and submits.
+    rates: DeviceRates,
     /// Whether the options gave the rate.
     is_rate_given: bool,
     /// Why the driver rejected kernels that others replace, since it was last asked.
@@ -65,26 +67,32 @@ pub struct Opened {
     facts: Facts,
     /// What kernels of backends may use.
     caps: Caps,
-    rate: f64,
+    rates: DeviceRates,
     is_rate_given: bool,
 }
 
 impl Opened {
-    /// A device that was checked. It does `measured` operations per second, unless the options give another number.
-    pub(crate) fn new(device: Device, facts: Facts, measured: f64, given: Option<u64>) -> Opened {
+    /// A device that was checked. It has the rates that were measured, unless the options give that of products.
+    pub(crate) fn new(
+        device: Device,
+        facts: Facts,
+        measured: DeviceRates,
+        given: Option<u64>,
+    ) -> Opened {
         let caps = device.caps().clone();
         Opened {
             facts: Facts { level: caps.level(), ..facts },
             device: Arc::new(device),
             caps,
-            rate: given.map_or(measured, |rate| rate as f64),
+            rates: given.map_or(measured, |rate| DeviceRates::of_products(rate as f64)),
             is_rate_given: given.is_some(),
         }
     }
 
-    /// With products of few columns that only compute their own result.
-    pub(crate) fn without_emitting(mut self) -> Opened {
-        self.caps.emits = false;
+    /// With products of few columns that are computed so.
+    #[must_use]
+    pub(crate) fn with(mut self, few: Few) -> Opened {
+        self.caps.few = few;
         self
     }
 
@@ -108,7 +116,7 @@ impl Opened {
 
     /// An empty backend on this device.
     pub fn backend(&self) -> Gpu {
-        let Opened { device, facts, caps, rate, is_rate_given } = self.clone();
+        let Opened { device, facts, caps, rates, is_rate_given } = self.clone();
         Gpu {
             facts,
             caps,
@@ -121,7 +129,7 @@ impl Opened {
             segments: Vec::new(),
             submits: 0,
             finished: Arc::default(),
-            rate,
+            rates,
             is_rate_given,
             replaced: Vec::new(),
         }
@@ -136,7 +144,7 @@ impl Gpu {
 
     /// Whether products of few columns emit the next product's input.
     pub(crate) fn emits(&self) -> bool {
-        self.caps.emits
+        self.caps.few.emits
     }
 
     /// Number of objects created on the device so far.
@@ -217,8 +225,8 @@ impl Gpu {
     /// # Errors
     /// Those of [`lower`]; [`GraphError::StepTooLarge`] or [`GraphError::OutOfMemory`]: a value is more than a kernel can bind.
     fn draft(&self, segment: &Segment<'_>, limits: &Limits) -> Result<Draft, GraphError> {
-        let Gpu { caps, weights, caches, states, rate, .. } = self;
-        let holdings = Holdings { caps, weights, caches, states, rate: *rate };
+        let Gpu { caps, weights, caches, states, rates, .. } = self;
+        let holdings = Holdings { caps, weights, caches, states, rates: *rates };
         let draft = lower(segment, limits, &holdings)?;
         let bytes = draft.largest_buffer();
         if bytes <= caps.max_binding {
@@ -242,8 +250,8 @@ impl Gpu {
         let graph = segment.graph;
         let is_pooled =
             self.slot(segment).is_some() || graph.reads_residents(segment.nodes.clone());
-        let Gpu { device, weights, caches, states, rate, pool, .. } = self;
-        let site = Site { device, weights, caches, states, rate: *rate };
+        let Gpu { device, weights, caches, states, rates, pool, .. } = self;
+        let site = Site { device, weights, caches, states, rate: rates.products };
         build(draft, limits, &site, is_pooled.then_some(pool))
     }
 
@@ -255,11 +263,14 @@ impl Gpu {
         let rejected = rejection.to_string();
         let caps = self.caps.reduced(&rejected).ok_or_else(|| rejection.clone())?;
         if caps.tile != self.caps.tile && !self.is_rate_given {
-            let measured = crate::rate::warm_up(&self.device, &caps)
-                .and_then(|()| crate::rate::measure(&self.device, &caps));
+            let products = products::warm_up(&self.device, &caps)
+                .and_then(|()| products::measure(&self.device, &caps));
             // Without memory for it, or with these kernels rejected, too, work is cut as for the slowest.
             self.device.check()?;
-            self.rate = measured.unwrap_or(crate::probe::RATE_MIN).min(self.rate);
+            let products = products.unwrap_or(RATE_MIN);
+            let attention = attention::rates(&self.device, &caps)?
+                .unwrap_or_else(|| AttentionRates::assumed(products));
+            self.rates = DeviceRates { products, attention }.min(self.rates);
         }
         self.facts.level = caps.level();
         self.caps = caps;

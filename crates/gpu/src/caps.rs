@@ -117,6 +117,21 @@ impl fmt::Display for Tile {
     }
 }
 
+/// How products of few columns are computed; of the ways that are possible, the fastest is found by measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Few {
+    /// Whether they emit the next product's input ([`crate::kernels::matmul::Emit`]).
+    pub emits: bool,
+    /// Bytes of weights from which the input of a single row is quantized by a dispatch of its own, if products can read it so.
+    pub quantized_bytes: u64,
+}
+
+impl Few {
+    /// What is presumably the fastest. For less than 8 MiB, the dispatch and its barrier (some 4 us) take longer than packed dot
+    /// products save over f32 arithmetic (a third of the time, which is 13 us at 600 GB/s).
+    pub const PRESUMED: Few = Few { emits: true, quantized_bytes: 8 << 20 };
+}
+
 /// Storage buffers that a product which emits the next one's input binds at most. WebGPU promises eight.
 pub const EMIT_BUFFERS: u32 = 11;
 
@@ -143,8 +158,8 @@ pub struct Caps {
     pub coop_attends: bool,
     /// How products of many columns are computed.
     pub tile: Tile,
-    /// Whether products of few columns emit the next product's input ([`crate::kernels::matmul::Emit`]).
-    pub emits: bool,
+    /// How products of few columns are computed.
+    pub few: Few,
     /// Whether the GPU is a software adapter on the CPU: barriers are expensive, workgroup memory is useless.
     pub software: bool,
     /// Whether GPU and host share memory.
@@ -176,7 +191,7 @@ impl Caps {
     /// The most columns of products that emit the next product's input; 0 where none do. With more, or with more lanes, the rows
     /// that a team has to compute do not fit into registers.
     pub fn emit_columns(&self) -> u32 {
-        match self.emits {
+        match self.few.emits {
             true if self.lanes() <= 32 => 2,
             true => 1,
             false => 0,
@@ -187,8 +202,9 @@ impl Caps {
     /// matrices, then those, then subgroup operations. `None` if none is used.
     pub(crate) fn reduced(&self, rejected: &str) -> Option<Caps> {
         let is_coop = self.coop.is_some() && rejected.contains("coop");
-        if self.emits && !is_coop {
-            return Some(Caps { emits: false, ..self.clone() });
+        if self.few.emits && !is_coop {
+            let few = Few { emits: false, ..self.few };
+            return Some(Caps { few, ..self.clone() });
         }
         if self.coop.is_some() {
             let mut caps = Caps { coop: None, ..self.clone() };

@@ -1,5 +1,5 @@
-//! Whether products of few columns emit the next product's input: if they are right, and a token is faster so. What was
-//! measured is kept with the machine.
+//! How products of few columns are computed: whether they emit the next product's input, and which of them read theirs
+//! quantized, if results are right and a token is faster so. What was measured is kept with the machine.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,26 @@ use bilayer_graph::{
 use bilayer_quant::Type;
 
 use crate::backend::{Gpu, Opened};
+use crate::caps::Few;
 use crate::pipeline_cache::{Keep, name_of};
 
 /// Changes whenever the kernels that are compared do.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// The model: feed-forward layers with distinct weights, so that caches do not hold them (165 MB), whose matrices are large enough
-/// for inputs that are quantized.
+/// for inputs that are presumed to be quantized, or small enough for others.
 const LAYERS: u32 = 5;
 const WIDTH: usize = 2048;
 const HIDDEN: usize = 8192;
 const OUTPUTS: usize = 64;
 const TOKENS: usize = 4;
 const TYPE: Type = Type::Q4_K;
+
+/// Bytes of weights from which a row's input is quantized: as is presumed, always, and never.
+const QUANTIZED: [u64; 3] = [Few::PRESUMED.quantized_bytes, 0, u64::MAX];
+
+/// The part of the time in which a token has to be computed with other inputs for these to be chosen.
+const GAIN: f64 = 0.98;
 
 /// Rounds in which both forms are timed in turn, and tokens of a round.
 const ROUNDS: usize = 7;
@@ -31,50 +38,77 @@ const ROUND_TOKENS: u32 = 16;
 /// The root mean square by which results of both forms may differ, as a part of theirs: both round activations to eight bits.
 const BOUND: f64 = 0.02;
 
-/// Whether products should emit: measured, unless the keeper has it under the identity. Without memory for the measurement they
-/// should.
+/// How products should be computed: measured, unless the keeper has it under the identity. Without memory for the measurement,
+/// as is presumed.
 ///
 /// # Errors
 /// The device was lost.
-pub fn choose(opened: &Opened, kept: Option<(&dyn Keep, &str)>) -> Result<bool, GraphError> {
+pub fn choose(opened: &Opened, kept: Option<(&dyn Keep, &str)>) -> Result<Few, GraphError> {
     let name = |identity: &str| name_of("decode", FORM, identity);
     let found = kept.and_then(|(keeper, identity)| keeper.load(&name(identity)));
-    match found.as_deref() {
-        Some(b"emits") => return Ok(true),
-        Some(b"plain") => return Ok(false),
-        _ => {}
+    if let Some(choice) = found.and_then(|text| read(&text)) {
+        return Ok(choice);
     }
-    let emits = match measure(opened) {
-        Ok((plain, emitting)) => emitting.is_some_and(|emitting| emitting < plain),
-        Err(GraphError::OutOfMemory { .. }) => return Ok(true),
+    let choice = match measure(opened) {
+        Ok(choice) => choice,
+        Err(GraphError::OutOfMemory { .. }) => return Ok(Few::PRESUMED),
         Err(_) => {
             opened.device().check()?;
-            false
+            Few { emits: false, ..Few::PRESUMED }
         }
     };
     if let Some((keeper, identity)) = kept {
-        keeper.store(&name(identity), if emits { b"emits" } else { b"plain" });
+        keeper.store(&name(identity), written(choice).as_bytes());
     }
-    Ok(emits)
+    Ok(choice)
 }
 
-/// The least time of a token without and with products that emit; `None` of the latter where the results differ, or the driver
-/// rejects them.
+/// The fastest choice: first by whether products emit, then by what they read.
+fn measure(opened: &Opened) -> Result<Few, GraphError> {
+    let caps = opened.device().caps();
+    let mut best = Few { emits: false, ..Few::PRESUMED };
+    if caps.few.emits {
+        let emitting = Few { emits: true, ..best };
+        let (plain, took) = compare(opened, [best, emitting])?;
+        if took.is_some_and(|took| took < plain) {
+            best = emitting;
+        }
+    }
+    if caps.dot4 {
+        for quantized_bytes in QUANTIZED {
+            let other = Few { quantized_bytes, ..best };
+            if other == best {
+                continue;
+            }
+            let (before, took) = compare(opened, [best, other])?;
+            if took.is_some_and(|took| took < before.mul_f64(GAIN)) {
+                best = other;
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// The least times of a token with both choices; `None` of the second where its results differ from the first's, or the driver
+/// rejects its kernels.
 ///
 /// # Errors
 /// Out of memory, or the device was lost.
-pub fn measure(opened: &Opened) -> Result<(Duration, Option<Duration>), GraphError> {
+pub fn compare(
+    opened: &Opened,
+    choices: [Few; 2],
+) -> Result<(Duration, Option<Duration>), GraphError> {
     let is_hardware = opened.device().is_hardware();
     let graph = Model.graph(if is_hardware { LAYERS } else { 1 });
-    let mut plain = Form::new(&opened.clone().without_emitting(), &graph)?;
-    let mut emitting = Form::new(opened, &graph)?;
+    let [first, second] = choices.map(|choice| Form::new(&opened.clone().with(choice), &graph));
+    let (mut first, mut second) = (first?, second?);
     // Not where the driver rejected them.
-    let is_right =
-        emitting.gpu.emits() && relative(&plain.token(&graph)?, &emitting.token(&graph)?) < BOUND;
+    let is_right = second.gpu.emits() == choices[1].emits
+        && relative(&first.token(&graph)?, &second.token(&graph)?) < BOUND;
     let (rounds, tokens) = if is_hardware { (ROUNDS, ROUND_TOKENS) } else { (1, 1) };
     let mut least = [Duration::MAX; 2];
     for _ in 0..rounds {
-        for (form, least) in [&mut plain, &mut emitting].into_iter().zip(&mut least) {
+        for (form, least) in [&mut first, &mut second].into_iter().zip(&mut least) {
             let began = Instant::now();
             for _ in 0..tokens {
                 form.token(&graph)?;
@@ -84,6 +118,19 @@ pub fn measure(opened: &Opened) -> Result<(Duration, Option<Duration>), GraphErr
     }
     opened.device().check()?;
     Ok((least[0], is_right.then_some(least[1])))
+}
+
+/// A line of a choice.
+fn written(Few { emits, quantized_bytes }: Few) -> String {
+    format!("{} {quantized_bytes}", if emits { "emits" } else { "plain" })
+}
+
+/// What [`written`] made of one that can be chosen.
+fn read(text: &[u8]) -> Option<Few> {
+    let all = QUANTIZED
+        .into_iter()
+        .flat_map(|quantized_bytes| [true, false].map(|emits| Few { emits, quantized_bytes }));
+    all.into_iter().find(|choice| written(*choice).as_bytes() == text)
 }
 
 /// The difference of results, as a part of the first; NaN if one is none.

@@ -134,7 +134,7 @@ impl Device {
         let timeout = (!caps.software).then_some(options.timeout);
         caps.software &= !options.as_hardware;
         // A workgroup of several subgroups with barriers costs a software adapter more than a dispatch.
-        caps.emits &= !caps.software;
+        caps.few.emits &= !caps.software;
         caps.max_binding = caps.max_binding.min(options.binding_bytes.unwrap_or(u64::MAX));
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bilayer"),

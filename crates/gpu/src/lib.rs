@@ -7,6 +7,7 @@
 //! **Read first.** [`Caps`](caps::Caps), [`Device`](device::Device), [`kernels`].
 
 mod adapter;
+pub mod attention;
 mod backend;
 mod bandwidth;
 mod cache;

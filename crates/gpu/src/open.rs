@@ -12,7 +12,8 @@ use crate::device::{Device, DeviceOptions};
 use crate::kernels::weights::stored;
 use crate::kernels::{self, matmul::takes_ints};
 use crate::pipeline_cache::Keep;
-use crate::{decode, probe, tiles};
+use crate::rate::{DeviceRates, RATE_MIN};
+use crate::{attention, decode, probe, tiles};
 
 /// Options for opening a GPU backend.
 #[derive(Clone, Debug, Default)]
@@ -81,29 +82,44 @@ impl Opened {
         let facts = facts_of(&adapter);
         let keeper = options.keeper.as_deref();
         let kept = keeper.map(|keeper| (keeper, facts.identity.as_str()));
-        let (tile, rate) = match options.unchecked {
-            true => (device.caps().tile, probe::RATE_MIN),
-            false => {
-                probe::check(&device)?;
-                tiles::choose(&device, options.kernels, kept)?
-            }
-        };
-        let device = device.with_tile(tile);
-        let device = match options.unchecked || probe::attends(&device) {
-            true => device,
-            false => device.without_coop_attention(),
-        };
-        let opened = Opened::new(device, facts.clone(), rate, options.kernels.rate);
-        let device = opened.device();
-        if options.unchecked || !device.caps().emits || !device.is_hardware() {
-            return Ok(opened);
-        }
-        let emits = decode::choose(&opened, kept).map_err(|error| Error::SelfCheck {
+        let failed = |error: GraphError| Error::SelfCheck {
             adapter: facts.name.clone(),
             reason: error.to_string(),
-        })?;
-        Ok(if emits { opened } else { opened.without_emitting() })
+        };
+        let (device, rates) = match options.unchecked {
+            true => (device, DeviceRates::of_products(RATE_MIN)),
+            false => {
+                probe::check(&device)?;
+                let (tile, products) = tiles::choose(&device, options.kernels, kept)?;
+                with_attention(device.with_tile(tile), products, kept).map_err(failed)?
+            }
+        };
+        let opened = Opened::new(device, facts.clone(), rates, options.kernels.rate);
+        let device = opened.device();
+        let caps = device.caps();
+        if options.unchecked || !device.is_hardware() || !(caps.few.emits || caps.dot4) {
+            return Ok(opened);
+        }
+        let choice = decode::choose(&opened, kept).map_err(failed)?;
+        Ok(opened.with(choice))
     }
+}
+
+/// A device with the attention that is chosen for it, and its rates.
+fn with_attention(
+    device: Device,
+    products: f64,
+    kept: Option<(&dyn Keep, &str)>,
+) -> Result<(Device, DeviceRates), GraphError> {
+    let device = if probe::attends(&device) { device } else { device.without_coop_attention() };
+    let assumed = DeviceRates::of_products(products);
+    let choice = match device.is_hardware() {
+        true => attention::choose(&device, kept)?,
+        false => None,
+    };
+    let Some(attention::Choice { coop, rates }) = choice else { return Ok((device, assumed)) };
+    let device = if coop { device } else { device.without_coop_attention() };
+    Ok((device, DeviceRates { attention: rates, ..assumed }))
 }
 
 impl Gpu {

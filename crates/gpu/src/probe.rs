@@ -119,9 +119,6 @@ pub(crate) fn coop_source(edge: u32) -> Source {
     }
 }
 
-/// Operations per second assumed of any device until measured.
-pub const RATE_MIN: f64 = 1e10;
-
 /// Rows and columns of the self-check's matrix.
 const CHECK_ROWS: usize = 256;
 const CHECK_COLS: usize = 512;

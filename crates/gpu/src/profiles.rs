@@ -1,6 +1,6 @@
 //! Kinds of adapters that kernels are checked for without having them.
 
-use crate::caps::{Api, Caps, Coop, Input, Tile, Vendor};
+use crate::caps::{Api, Caps, Coop, Few, Input, Tile, Vendor};
 
 /// A kind of adapter.
 pub struct Profile {
@@ -21,7 +21,7 @@ pub const CARD: Caps = Caps {
     coop: None,
     coop_attends: true,
     tile: Tile { input: Input::Quantized, rows: 64, columns: 64 },
-    emits: true,
+    few: Few::PRESUMED,
     software: false,
     unified: false,
     timestamps: true,
@@ -43,7 +43,8 @@ pub fn all() -> Vec<Profile> {
     let apple = Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..CARD };
     let apple = Caps { coop: Some(Coop { edge: 8, subgroup: 32 }), ..apple };
     let software = Caps { vendor: Vendor::Other, subgroup: Some(8), ..CARD };
-    let software = Caps { emits: false, software: true, ..software };
+    let few = Few { emits: false, ..Few::PRESUMED };
+    let software = Caps { few, software: true, ..software };
     vec![
         profile("nvidia", nvidia),
         profile("amd", amd.clone()),

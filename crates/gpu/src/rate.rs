@@ -1,62 +1,108 @@
-//! How many operations a second a GPU does in matrix products: by this, work is cut into dispatches and submits.
+//! How many operations a second a GPU does, in products of matrices and in attention: by this, work is cut into dispatches
+//! and submits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bilayer_graph::Error as GraphError;
-use bilayer_quant::Type;
 
-use crate::caps::{Caps, Input};
 use crate::device::{Device, Pipeline};
-use crate::kernels::matmul::{
-    COLUMNS_TILED, Epilogue, GemvKey, GemvParams, Matrix, columns_tiled, input_of, rows_of,
-};
-use crate::kernels::view::View;
+use crate::kernel::Source;
+use crate::kernels::attend::SplitKey;
 
-/// The matrix: as a small model has them.
-const ROWS: u32 = 1024;
-const COLS: usize = 2048;
+pub mod attention;
+pub mod products;
 
-/// Columns to try, until a product takes long enough to be timed.
-const COLUMNS: [u32; 3] = [COLUMNS_TILED, 8 * COLUMNS_TILED, 64 * COLUMNS_TILED];
+/// Operations per second, a multiplication and an addition counted as two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceRates {
+    /// Of products of many columns.
+    pub products: f64,
+    /// Of attention.
+    pub attention: AttentionRates,
+}
 
-/// What is long enough: a submit alone takes some tenths of a millisecond.
+/// Operations per second of attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionRates {
+    /// With tiles of one row, as in decode.
+    pub single: f64,
+    /// With tiles of several rows.
+    pub tiled: f64,
+}
+
+/// Operations per second of products assumed of any device until measured.
+pub const RATE_MIN: f64 = 1e10;
+
+/// How many times as long an operation of attention is assumed to take as one of a product, until measured.
+const ATTENTION_SLOWER: f64 = 4.0;
+
+impl DeviceRates {
+    /// The rates of a device with that rate of products, until its attention is measured.
+    pub fn of_products(products: f64) -> DeviceRates {
+        DeviceRates { products, attention: AttentionRates::assumed(products) }
+    }
+
+    /// The lower ones of both.
+    #[must_use]
+    pub fn min(self, other: DeviceRates) -> DeviceRates {
+        let attention = self.attention.min(other.attention);
+        DeviceRates { products: self.products.min(other.products), attention }
+    }
+
+    /// How many times as long an operation of the attention takes as one of a product.
+    pub fn slower(&self, key: &SplitKey) -> f64 {
+        self.products / self.attention.of(key)
+    }
+}
+
+impl AttentionRates {
+    /// Those of a device with that rate of products, until measured.
+    pub fn assumed(products: f64) -> AttentionRates {
+        let rate = products / ATTENTION_SLOWER;
+        AttentionRates { single: rate, tiled: rate }
+    }
+
+    /// The higher ones of both.
+    #[must_use]
+    pub fn max(self, other: AttentionRates) -> AttentionRates {
+        AttentionRates { single: self.single.max(other.single), tiled: self.tiled.max(other.tiled) }
+    }
+
+    /// The lower ones of both.
+    #[must_use]
+    pub fn min(self, other: AttentionRates) -> AttentionRates {
+        AttentionRates { single: self.single.min(other.single), tiled: self.tiled.min(other.tiled) }
+    }
+
+    /// The rate of a kernel's form.
+    pub fn of(&self, key: &SplitKey) -> f64 {
+        if key.tile_rows == 1 { self.single } else { self.tiled }
+    }
+}
+
+/// What is long enough to be timed: a submit alone takes some tenths of a millisecond.
 const LONG_ENOUGH: Duration = Duration::from_millis(3);
 
-/// Dispatches of the most columns in a submit, at most: a fast GPU needs many for [`LONG_ENOUGH`].
+/// Dispatches of the largest size in a submit, at most: a fast GPU needs many for [`LONG_ENOUGH`].
 const DISPATCHES_MAX: u32 = 256;
 
 /// How long a GPU computes before it is timed: idle, it runs at a fraction of its clock.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Computes products until the GPU runs at full speed.
-///
-/// # Errors
-/// Those of [`measure`].
-pub fn warm_up(device: &Device, caps: &Caps) -> Result<(), GraphError> {
-    let product = Product::new(device, caps, COLUMNS[0])?;
-    let (began, mut dispatches) = (Instant::now(), 1);
-    while began.elapsed() < WARM_UP {
-        if product.run(device, dispatches)? < LONG_ENOUGH {
-            dispatches = (2 * dispatches).min(DISPATCHES_MAX);
-        }
-    }
-    device.check()
-}
-
-/// Operations a second of products of many columns of a Q4_K matrix as `caps` has them, a multiplication and an addition
-/// counted as two.
-///
-/// # Errors
-/// No memory for some 60 MB, or the device was lost.
-pub fn measure(device: &Device, caps: &Caps) -> Result<f64, GraphError> {
+/// Operations a second of what `make` makes of the first of the sizes that takes long enough; of the last one in as many
+/// dispatches as that takes.
+fn rate_of(
+    device: &Device,
+    sizes: &[u32],
+    make: impl Fn(u32) -> Result<Timed, GraphError>,
+) -> Result<f64, GraphError> {
     let mut rate = 0.0;
-    for columns in COLUMNS {
-        let product = Product::new(device, caps, columns)?;
-        let most = if columns == COLUMNS[COLUMNS.len() - 1] { DISPATCHES_MAX } else { 1 };
-        let (took, dispatches) = product.time(device, most)?;
-        let operations = 2.0 * f64::from(ROWS) * COLS as f64 * f64::from(columns);
-        rate = operations * f64::from(dispatches) / took.as_secs_f64().max(1e-6);
+    for (at, &size) in sizes.iter().enumerate() {
+        let timed = make(size)?;
+        let most = if at + 1 == sizes.len() { DISPATCHES_MAX } else { 1 };
+        let (took, dispatches) = timed.time(device, most)?;
+        rate = timed.operations * f64::from(dispatches) / took.as_secs_f64().max(1e-6);
         if took >= LONG_ENOUGH {
             break;
         }
@@ -64,52 +110,37 @@ pub fn measure(device: &Device, caps: &Caps) -> Result<f64, GraphError> {
     Ok(rate)
 }
 
-/// A product with so many columns of zeros, ready to run.
-struct Product {
+/// A dispatch, ready to run.
+struct Timed {
     pipeline: Arc<Pipeline>,
     group: wgpu::BindGroup,
     grid: [u32; 3],
+    operations: f64,
 }
 
-impl Product {
-    fn new(device: &Device, caps: &Caps, columns: u32) -> Result<Product, GraphError> {
-        use wgpu::BufferUsages as Use;
-        let ty = Type::Q4_K;
-        let input = input_of(caps, ty, COLUMNS_TILED);
-        let rows = rows_of(caps, input, COLUMNS_TILED, Epilogue::Plain, ROWS);
-        let key = GemvKey::plain(ty, columns_tiled(caps, input), rows, input);
-        let row_blocks = COLS / ty.block_weights;
-        let blocks = ROWS as usize * row_blocks;
-        let mut params = GemvParams {
-            x: View { at: 0, stride: (COLS / input.element_values()) as u32 },
-            out: [0, ROWS],
-            units: (COLS / 64) as u32,
-            rows: ROWS,
-            row_blocks: row_blocks as u32,
-            ..GemvParams::default()
-        };
-        params.matrices[0] = Matrix { blocks: blocks as u32, ..Matrix::default() };
-        let values = u64::from(columns) * COLS as u64;
-        let inputs = match input {
-            Input::Floats => vec![4 * values],
-            Input::Quantized => vec![values, values / 2],
-            Input::Halves => vec![2 * values, 4 * u64::from(columns)],
-        };
-        let pipeline = device.pipeline(&key.source(caps))?;
-        let step: Vec<u8> = columns.to_le_bytes().repeat(8);
-        let mut buffers = vec![
-            device.filled("params", bytemuck::bytes_of(&params), Use::UNIFORM)?,
-            device.filled("step", &step, Use::STORAGE)?,
-        ];
-        for bytes in inputs {
-            buffers.push(device.buffer("input", bytes, Use::STORAGE)?);
-        }
-        buffers.push(device.buffer("out", 4 * u64::from(columns * ROWS), Use::STORAGE)?);
-        let weights = device.buffer("weights", (blocks * ty.block_bytes) as u64, Use::STORAGE)?;
-        buffers.extend([weights.clone(), weights]);
+impl Timed {
+    /// A dispatch of a kernel over all of these buffers, the uniform first, with its grid and its operations.
+    fn new(
+        device: &Device,
+        source: &Source,
+        buffers: &[wgpu::Buffer],
+        (grid, operations): ([u32; 3], f64),
+    ) -> Result<Timed, GraphError> {
+        let pipeline = device.pipeline(source)?;
         let resources: Vec<_> = buffers.iter().map(wgpu::Buffer::as_entire_binding).collect();
         let group = device.bind_group(&pipeline, &resources);
-        Ok(Product { pipeline, group, grid: key.grid(ROWS, columns) })
+        Ok(Timed { pipeline, group, grid, operations })
+    }
+
+    /// Runs it again and again for so long.
+    fn run_for(&self, device: &Device, duration: Duration) -> Result<(), GraphError> {
+        let (began, mut dispatches) = (Instant::now(), 1);
+        while began.elapsed() < duration {
+            if self.run(device, dispatches)? < LONG_ENOUGH {
+                dispatches = (2 * dispatches).min(DISPATCHES_MAX);
+            }
+        }
+        device.check()
     }
 
     /// The time of a submit with enough dispatches, `most` at most, and their number; the better of two.

@@ -5,8 +5,8 @@ use crate::Error;
 use crate::caps::{Caps, Tile};
 use crate::device::{Device, DeviceOptions};
 use crate::pipeline_cache::{Keep, name_of};
-use crate::probe::{self, RATE_MIN};
-use crate::rate;
+use crate::probe;
+use crate::rate::{RATE_MIN, products};
 
 /// Changes whenever there are other tiles to choose from, or they are measured otherwise.
 const FORM: u32 = 3;
@@ -67,11 +67,11 @@ fn fastest(device: &Device, tiles: &[Tile]) -> Result<Option<(Tile, f64)>, Error
     let Some(&(first, _)) = right.first() else { return wrong.map_or(Ok(None), Err) };
     let rounds = if device.is_hardware() { ROUNDS } else { 1 };
     if device.is_hardware() {
-        rate::warm_up(device, &caps_of(first)).map_err(lost)?;
+        products::warm_up(device, &caps_of(first)).map_err(lost)?;
     }
     for _ in 0..rounds {
         for (tile, rate) in &mut right {
-            *rate = rate::measure(device, &caps_of(*tile)).map_err(lost)?.max(*rate);
+            *rate = products::measure(device, &caps_of(*tile)).map_err(lost)?.max(*rate);
         }
     }
     Ok(fastest_of(&right))

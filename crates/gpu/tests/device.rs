@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bilayer_gpu::caps::Input;
+use bilayer_gpu::caps::{Few, Input};
 use bilayer_gpu::device::{Device, DeviceOptions};
-use bilayer_gpu::{Error, Keep, Opened, Options, decode, open};
+use bilayer_gpu::{Error, Keep, Opened, Options, attention, decode, open};
 
 #[path = "../../../tests/support/required.rs"]
 mod required;
@@ -131,10 +131,10 @@ fn tiles_are_measured_once() {
     }
 }
 
-/// Products that emit the next product's input: compared with those that do not, used where the first start found them faster,
-/// and not where the driver rejects them.
+/// Products that emit the next product's input, and inputs that are quantized: compared with others, used where the first start
+/// found them faster, and not where the driver rejects them.
 #[test]
-fn products_that_emit_are_measured_once() {
+fn products_of_few_columns_are_measured_once() {
     let kernels =
         DeviceOptions { as_hardware: true, tile: Some(Input::Floats), ..DeviceOptions::default() };
     let named = |device: Option<&str>| {
@@ -142,20 +142,58 @@ fn products_that_emit_are_measured_once() {
     };
     let open = || named(None).or_else(|_| named(Some("software")));
     let Ok(opened) = open() else { return skip(format_args!("no adapter")) };
-    let (plain, emitting) = decode::measure(&opened).unwrap();
+    let plain = Few { emits: false, ..Few::PRESUMED };
+    let (took, emitting) = decode::compare(&opened, [plain, Few::PRESUMED]).unwrap();
     let emitting = emitting.expect("both give the same results");
-    eprintln!("a token takes {plain:?}, with products that emit {emitting:?}");
-    assert!(!plain.is_zero() && !emitting.is_zero());
+    eprintln!("a token takes {took:?}, with products that emit {emitting:?}");
+    assert!(!took.is_zero() && !emitting.is_zero());
+    // Inputs that are all quantized, and none.
+    for quantized_bytes in [0, u64::MAX] {
+        let other = Few { quantized_bytes, ..plain };
+        let (_, took) = decode::compare(&opened, [plain, other]).unwrap();
+        assert!(took.is_some_and(|took| !took.is_zero()), "{other:?} gives the same results");
+    }
 
     let kept = Kept::default();
     let choose = |opened: &Opened| decode::choose(opened, Some((&kept, "a card"))).unwrap();
     let rejecting = open().unwrap();
     rejecting.device().reject("made_squares");
-    assert!(!choose(&rejecting), "the driver rejects them");
+    assert!(!choose(&rejecting).emits, "the driver rejects them");
     let name = kept.0.lock().unwrap().keys().next().cloned().expect("the choice is kept");
-    assert!(!choose(&opened), "what is kept is taken");
-    kept.store(&name, b"emits");
-    assert!(choose(&rejecting), "what is kept is taken");
-    kept.store(&name, b"damaged");
-    assert!(!choose(&rejecting), "what is damaged is measured again");
+    let text = String::from_utf8(kept.load(&name).unwrap()).unwrap();
+    assert!(text.starts_with("plain "), "{text}");
+    assert!(!choose(&opened).emits, "what is kept is taken");
+    for (text, expected) in [
+        ("emits 0", Few { emits: true, quantized_bytes: 0 }),
+        ("plain 18446744073709551615", Few { emits: false, quantized_bytes: u64::MAX }),
+    ] {
+        kept.store(&name, text.as_bytes());
+        assert_eq!(choose(&rejecting), expected, "what is kept is taken");
+    }
+    for damaged in ["damaged", "emits", "plain 7"] {
+        kept.store(&name, damaged.as_bytes());
+        assert!(!choose(&rejecting).emits, "what is damaged is measured again");
+    }
+}
+
+/// Attention is timed at the first start, with the kernels that the device has, and kept.
+#[test]
+fn attention_is_measured_once() {
+    let options = DeviceOptions { as_hardware: true, ..DeviceOptions::default() };
+    let [Some(device), Some(rejecting)] = [(); 2].map(|()| device(options)) else { return };
+    let kept = Kept::default();
+    let choose = || attention::choose(&device, Some((&kept, "a card"))).unwrap();
+    let measured = choose().expect("it is measured");
+    eprintln!("{measured:?}");
+    assert!(measured.rates.single > 1e8 && measured.rates.tiled > 1e8, "{measured:?}");
+    let name = kept.0.lock().unwrap().keys().next().cloned().expect("the choice is kept");
+    kept.store(&name, b"split 2e10 3e11");
+    let read = choose().unwrap();
+    assert_eq!((read.coop, read.rates.single, read.rates.tiled), (false, 2e10, 3e11));
+    kept.store(&name, b"split 2e10");
+    let again = choose().unwrap();
+    assert_ne!(kept.load(&name).unwrap(), b"split 2e10", "what is damaged is measured again");
+    assert!(again.rates.single > 1e8, "{again:?}");
+    rejecting.reject("first_seen(own");
+    assert_eq!(attention::choose(&rejecting, None).unwrap(), None, "the driver rejects it");
 }

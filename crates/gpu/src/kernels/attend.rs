@@ -32,6 +32,9 @@ fn merge_share(caps: &Caps) -> u32 {
     if caps.software { 1 } else { 4 }
 }
 
+/// Rows per tile for spans of many rows, without cooperative matrices.
+const TILE_ROWS: u32 = 8;
+
 /// Maximum query vectors per workgroup.
 const QUERIES_MAX: u32 = 8;
 
@@ -133,12 +136,35 @@ pub struct SplitParams {
 }
 
 impl SplitKey {
+    /// Causal attention without extras over a cache of a type, with tiles of one head and row.
+    pub fn plain(ty: CacheType, head_dim: usize) -> SplitKey {
+        SplitKey {
+            head_dim: head_dim as u32,
+            value_dim: head_dim as u32,
+            heads_tile: 1,
+            tile_rows: 1,
+            key: ty,
+            value: Some(ty),
+            softcap: false,
+            sinks: false,
+            bias: None,
+            both_ways: false,
+            coop: None,
+        }
+    }
+
     /// The largest tile that fits the registers: sets `heads_tile` and `tile_rows`, up to `rows` tokens.
     ///
     /// `group` is the number of query heads per key-value head. `rows` 1 gives the decode kernel.
     #[must_use]
     pub fn tiled(self, caps: &Caps, group: u32, rows: u32) -> SplitKey {
         self.of_queries(self.queries_max(caps), group, rows)
+    }
+
+    /// The kernel for spans of many rows: with cooperative matrices if they can compute it.
+    #[must_use]
+    pub fn many(self, caps: &Caps, group: u32) -> SplitKey {
+        self.tiled_coop(caps, group).unwrap_or_else(|| self.tiled(caps, group, TILE_ROWS))
     }
 
     /// The decode kernel with a single query vector per workgroup.

@@ -9,9 +9,11 @@ use crate::kernels::attend::{SplitKey, SplitParams};
 use crate::kernels::cache::{CacheLayout, CacheType, Half};
 use crate::kernels::view::View;
 
-/// Query heads, all of one key-value head, and elements of a head.
+/// Query heads, all of one key-value head.
 const HEADS: usize = 4;
-const HEAD_DIM: usize = 64;
+
+/// Elements of heads that are checked: values are in workgroup memory whole, and most models have these.
+const HEAD_DIMS: [usize; 2] = [64, 128];
 
 /// Rows of queries, and tokens before them: the last of the two pages is not full.
 const ROWS: usize = 16;
@@ -29,32 +31,23 @@ const BOUND: f64 = 2e-3;
 /// Whether the device computes attention as it would with the matrices and tiles that were chosen for it. True of one that
 /// uses none.
 pub fn attends(device: &Device) -> bool {
-    let Some(key) = key(device) else { return true };
+    HEAD_DIMS.iter().all(|&head_dim| attends_with(device, head_dim))
+}
+
+fn attends_with(device: &Device, head_dim: usize) -> bool {
+    let Some(key) = key(device, head_dim) else { return true };
     let Ok(found) = run(device, &key) else { return false };
     let square = |x: f64| x * x;
-    let expected = expected();
+    let expected = expected(head_dim);
     let off: f64 = expected.iter().zip(&found).map(|(e, f)| square(e - f64::from(*f))).sum();
     let whole: f64 = expected.iter().map(|&e| square(e)).sum();
     // False of what is no number.
     (off / whole).sqrt() < BOUND
 }
 
-fn key(device: &Device) -> Option<SplitKey> {
-    let ty = CacheType::of(Type::F16, HEAD_DIM)?;
-    let key = SplitKey {
-        head_dim: HEAD_DIM as u32,
-        value_dim: HEAD_DIM as u32,
-        heads_tile: 1,
-        tile_rows: 1,
-        key: ty,
-        value: Some(ty),
-        softcap: false,
-        sinks: false,
-        bias: None,
-        both_ways: false,
-        coop: None,
-    };
-    key.tiled_coop(device.caps(), HEADS as u32)
+fn key(device: &Device, head_dim: usize) -> Option<SplitKey> {
+    let ty = CacheType::of(Type::F16, head_dim)?;
+    SplitKey::plain(ty, head_dim).tiled_coop(device.caps(), HEADS as u32)
 }
 
 /// Numbers that halves hold and that do not repeat with strides, to 2.
@@ -62,25 +55,26 @@ fn number(i: usize) -> f32 {
     f32::from((i.wrapping_mul(2_654_435_761) >> 7) as u8 as i8) / 64.0
 }
 
-/// `[ROWS, HEADS * HEAD_DIM]`.
-fn queries() -> Vec<f32> {
-    (0..ROWS * HEADS * HEAD_DIM).map(number).collect()
+/// `[ROWS, HEADS * head_dim]`.
+fn queries(head_dim: usize) -> Vec<f32> {
+    (0..ROWS * HEADS * head_dim).map(number).collect()
 }
 
-/// Keys, or values: `[2 * PAGE_TOKENS, HEAD_DIM]`. Those beyond the last token are no numbers.
-fn cached(half: Half) -> Vec<f32> {
+/// Keys, or values: `[2 * PAGE_TOKENS, head_dim]`. Those beyond the last token are no numbers.
+fn cached(half: Half, head_dim: usize) -> Vec<f32> {
     let first = if half == Half::Keys { 77_777 } else { 99_991 };
-    let all = (0..2 * PAGE_TOKENS * HEAD_DIM).map(|i| number(first + i));
-    let held = (BEFORE + ROWS) * HEAD_DIM;
+    let all = (0..2 * PAGE_TOKENS * head_dim).map(|i| number(first + i));
+    let held = (BEFORE + ROWS) * head_dim;
     all.enumerate().map(|(i, x)| if i < held { x } else { f32::NAN }).collect()
 }
 
-/// `[ROWS, HEADS * HEAD_DIM]`.
+/// `[ROWS, HEADS * head_dim]`.
 fn run(device: &Device, key: &SplitKey) -> Result<Vec<f32>, GraphError> {
-    let layout = CacheLayout { ty: key.key, kv_heads: 1, head_dim: HEAD_DIM, pages: 2 };
+    let head_dim = key.head_dim as usize;
+    let layout = CacheLayout { ty: key.key, kv_heads: 1, head_dim, pages: 2 };
     let cache = |half| {
-        let values = cached(half);
-        let mut pages: Vec<&[f32]> = values.chunks(PAGE_TOKENS * HEAD_DIM).collect();
+        let values = cached(half, head_dim);
+        let mut pages: Vec<&[f32]> = values.chunks(PAGE_TOKENS * head_dim).collect();
         pages.reverse();
         pages.into_iter().flat_map(|page| layout.encode(half, page)).collect::<Vec<u8>>()
     };
@@ -91,7 +85,7 @@ fn run(device: &Device, key: &SplitKey) -> Result<Vec<f32>, GraphError> {
     step.extend(tile);
     let pages_at = step.len() as u32;
     step.extend(PAGES);
-    let view = View::of_floats(0, HEADS * HEAD_DIM);
+    let view = View::of_floats(0, HEADS * head_dim);
     let params = SplitParams {
         q: view,
         out: view,
@@ -106,7 +100,7 @@ fn run(device: &Device, key: &SplitKey) -> Result<Vec<f32>, GraphError> {
         chunk: u32::MAX,
         ..SplitParams::default()
     };
-    let queries = queries();
+    let queries = queries(head_dim);
     let out = vec![0; 4 * queries.len()];
     let (keys, values) = (cache(Half::Keys), cache(Half::Values));
     let data = [
@@ -124,13 +118,14 @@ fn run(device: &Device, key: &SplitKey) -> Result<Vec<f32>, GraphError> {
     Ok(results[place].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// `[ROWS, HEADS * HEAD_DIM]`.
-fn expected() -> Vec<f64> {
-    let (queries, keys, values) = (queries(), cached(Half::Keys), cached(Half::Values));
+/// `[ROWS, HEADS * head_dim]`.
+fn expected(head_dim: usize) -> Vec<f64> {
+    let queries = queries(head_dim);
+    let [keys, values] = [Half::Keys, Half::Values].map(|half| cached(half, head_dim));
     let of_token = |all: &[f32], token: usize, i: usize| {
-        f64::from(f16::from_f32(all[token * HEAD_DIM + i]).to_f32())
+        f64::from(f16::from_f32(all[token * head_dim + i]).to_f32())
     };
-    let vectors = queries.chunks_exact(HEAD_DIM).enumerate();
+    let vectors = queries.chunks_exact(head_dim).enumerate();
     vectors
         .flat_map(|(at, query)| {
             let tokens = BEFORE + at / HEADS + 1;
@@ -145,7 +140,7 @@ fn expected() -> Vec<f64> {
                 let terms = weights.iter().enumerate();
                 terms.map(|(token, w)| w * of_token(&values, token, i)).sum::<f64>() / total
             };
-            (0..HEAD_DIM).map(element).collect::<Vec<f64>>()
+            (0..head_dim).map(element).collect::<Vec<f64>>()
         })
         .collect()
 }

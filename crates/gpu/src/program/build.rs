@@ -58,7 +58,7 @@ pub struct Site<'a> {
     pub caches: &'a HashMap<CacheId, Cache>,
     /// Its states of sequences.
     pub states: &'a HashMap<StateId, Slots>,
-    /// Its speed, operations per second.
+    /// Its speed, operations of products per second.
     pub rate: f64,
 }
 

@@ -17,6 +17,7 @@ use crate::cache::Cache;
 use crate::caps::{Caps, Input};
 use crate::kernel::Source;
 use crate::kernels;
+use crate::rate::DeviceRates;
 use crate::slots::Slots;
 use crate::weights::{ROW_MULTIPLE, Weights};
 
@@ -25,9 +26,6 @@ mod emit;
 mod experts;
 mod plain;
 mod product;
-
-/// Rows per tile of attention for spans of many rows.
-const TILE_ROWS: u32 = 8;
 
 /// Maximum duration of one dispatch in seconds, at the device's measured speed.
 const DISPATCH_SECONDS: f64 = 0.05;
@@ -51,8 +49,8 @@ pub struct Holdings<'a> {
     pub caches: &'a HashMap<CacheId, Cache>,
     /// Its states of sequences.
     pub states: &'a HashMap<StateId, Slots>,
-    /// Operations per second.
-    pub rate: f64,
+    /// Its speed.
+    pub rates: DeviceRates,
 }
 
 /// Quantized activations of a value: two buffers.

@@ -9,7 +9,7 @@ use bilayer_quant::Type;
 use super::super::draft::{
     Counts, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
 };
-use super::{Holdings, Lowering, TILE_ROWS, dispatch};
+use super::{Holdings, Lowering, dispatch};
 use crate::caps::Caps;
 use crate::kernels::attend::{
     Bias, MergeKey, MergeParams, Piece, SplitKey, SplitParams, levels, parts_bytes,
@@ -48,11 +48,6 @@ fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
     })
 }
 
-/// The variant for spans of many rows.
-fn many_key(base: SplitKey, caps: &Caps, group: u32) -> SplitKey {
-    base.tiled_coop(caps, group).unwrap_or_else(|| base.tiled(caps, group, TILE_ROWS))
-}
-
 /// The layout and location of an attention's keys, and of its values unless they are in the keys.
 struct Pages {
     keys: (CacheLayout, Operand),
@@ -81,7 +76,7 @@ pub(super) fn tile_rows(segment: &Segment<'_>, limits: &Limits, caps: &Caps) -> 
     let rows = nodes.filter_map(|node| match &node.op {
         Op::Attend(attend) => {
             let key = split_key(attend, limits)?;
-            Some(many_key(key, caps, group(attend)).tile_rows)
+            Some(key.many(caps, group(attend)).tile_rows)
         }
         _ => None,
     });
@@ -111,9 +106,6 @@ pub(super) fn of_tile(attend: &Attend, limits: &Limits, holdings: &Holdings<'_>)
 fn least_pages(part: u64, page: u64) -> u32 {
     part.div_ceil(page.max(1)) as u32
 }
-
-/// How many times as long an operation of attention, which multiplies floats, takes as one of a product of matrices.
-const ATTENTION_SLOWER: f64 = 4.0;
 
 /// Whether a choice applies.
 type Condition = fn(&Counts, u32) -> bool;
@@ -378,7 +370,7 @@ impl Lowering<'_> {
     /// The ways to go through the keys; the first that applies is taken. `single` is the kernel for tiles of one row.
     fn attend_ways(&self, attend: &Attend, base: SplitKey, single: SplitKey) -> Vec<Way> {
         let (kv_heads, group) = (attend.kv_heads as u32, group(attend));
-        let many = many_key(base, self.caps, group);
+        let many = base.many(self.caps, group);
         let tokens = self.limits.tokens as u32;
         let tiled = tokens.div_ceil(self.words.tile_rows()) + self.limits.sequences as u32;
         let mut ways = Vec::new();
@@ -449,7 +441,7 @@ impl Lowering<'_> {
 
     /// How attention of a kind is divided: pieces that take no longer than a dispatch shall, and up to how many keys.
     fn pieces(&self, attend: &Attend, key: SplitKey, whole: Piece) -> Vec<(Piece, u32)> {
-        let most = self.holdings.rate * super::DISPATCH_SECONDS / ATTENTION_SLOWER;
+        let most = self.holdings.rates.attention.of(&key) * super::DISPATCH_SECONDS;
         let seen = self.keys_max(attend);
         let per_key = key.group_operations(1) * u64::from(whole.tiles * whole.groups);
         let levels = levels(per_key, most, seen);
@@ -473,7 +465,9 @@ impl Lowering<'_> {
             let tiles = counts.tiles.saturating_sub(first_tile).min(piece.tiles);
             if tiles == 0 { [0; 3] } else { [tiles, groups, counts.splits] }
         });
-        let key_operations = ATTENTION_SLOWER as u64 * key.group_operations(1);
+        // As many operations of products as take the same time.
+        let slower = self.holdings.rates.slower(&key);
+        let key_operations = (slower * key.group_operations(1) as f64).ceil() as u64;
         Grid { key_operations, keys_max: self.keys_max(attend), ..grid }
     }
 

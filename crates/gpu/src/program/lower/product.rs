@@ -168,7 +168,8 @@ impl Lowering<'_> {
             self.quantize(input, Some((rows, self.caps.emit_columns())), readers);
         } else if !self.quantized.contains_key(&input) {
             let rows = rows_to(self.graph.rows(input));
-            let late = !self.caps.software && self.weight_bytes(parts) < QUANTIZED_BYTES;
+            let late =
+                !self.caps.software && self.weight_bytes(parts) < self.caps.few.quantized_bytes;
             if late {
                 self.late.insert(input);
             }
@@ -462,7 +463,8 @@ impl Lowering<'_> {
 
     /// Columns per dispatch, so that none runs too long.
     pub(super) fn columns_at_once(&self, operations: u64, columns: u32) -> u32 {
-        let most = (self.holdings.rate * super::DISPATCH_SECONDS / operations as f64) as u32;
+        let most =
+            (self.holdings.rates.products * super::DISPATCH_SECONDS / operations as f64) as u32;
         (most / columns * columns).max(columns)
     }
 
@@ -514,11 +516,6 @@ impl Lowering<'_> {
         Ok(())
     }
 }
-
-/// Bytes of weights from which the input of one row is quantized by a dispatch of its own. Below, the dispatch and its
-/// barrier (some 4 us) take longer than packed dot products save over f32 arithmetic (a third of the time, which is 13 us
-/// at 600 GB/s).
-const QUANTIZED_BYTES: u64 = 8 << 20;
 
 /// Offset of the number of rows of a kind in the step.
 pub(super) fn columns_at(rows: Rows) -> u32 {
