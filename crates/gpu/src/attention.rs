@@ -5,7 +5,6 @@ use bilayer_graph::Error as GraphError;
 
 use crate::caps::Caps;
 use crate::device::Device;
-use crate::kernels::attend::SplitKey;
 use crate::pipeline_cache::{Keep, name_of};
 use crate::rate::attention::{GROUP, key, measure};
 use crate::rate::{AttentionRates, RATE_MIN, products};

@@ -38,6 +38,12 @@ pub const POSITION: usize = 96;
 const TIME: Duration = Duration::from_millis(250);
 const REPEATS: std::ops::Range<usize> = 4..40;
 
+/// The longest step of a single layer that is run to be timed.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The place of the single layer among what is timed.
+const ONE_LAYER: usize = 1;
+
 /// Times one device: the head alone, one layer, and a stretch of layers, in turn. A layer's time is the difference
 /// that more layers make, which separates the cost of submitting a segment.
 ///
@@ -80,7 +86,11 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     };
     let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
     let apart_prompt = |of: Prompt| Prompt { tokens: of.tokens, walls: apart(of.walls, &weights) };
-    let [short, piece, prompt] = prompts.map(apart_prompt);
+    let [short, piece, mut prompt] = prompts.map(apart_prompt);
+    // The last layer's mixture has one row of a prompt, and says nothing about others.
+    if prompt.tokens < most && end == End::First && graph.has_experts() {
+        prompt = bench.longer(piece, weights[layers[0]], most)?;
+    }
     let upload = upload::measured(subject, bench.backend, &layers, prompt, limits)?;
     bench.backend.reserve(&Holding::default())?;
     let per_token = |of: &Prompt<Apart>, ms: f64| Some(ms / of.tokens as f64);
@@ -294,6 +304,27 @@ impl Bench<'_> {
             _ => piece,
         };
         Ok([short, piece, prompt])
+    }
+
+    /// The times of more tokens in one step, of a mixture for which all layers would take too long: more rows have an expert in
+    /// common, so that a token takes less. The single layer, whose share is given, is timed with them unless that takes too long
+    /// too; others become as many times as slow as it does.
+    fn longer(
+        &mut self,
+        piece: Prompt<Apart>,
+        share: f64,
+        tokens: usize,
+    ) -> Result<Prompt<Apart>, Error> {
+        let Apart { of_unit, segment, .. } = piece.walls;
+        let layer = of_unit * share;
+        let expected = (segment + layer) * tokens as f64 / piece.tokens as f64;
+        if expected > LONGEST.as_secs_f64() * 1e3 || layer <= 0.0 {
+            return Ok(piece);
+        }
+        self.step(ONE_LAYER, tokens, 1)?;
+        let walls = [self.step(ONE_LAYER, tokens, 1)?, self.step(ONE_LAYER, tokens, 1)?];
+        let longer = (walls[0].min(walls[1]) - segment).max(layer);
+        Ok(Prompt { tokens, walls: Apart { of_unit: of_unit * longer / layer, ..piece.walls } })
     }
 
     /// Repeats steps of `tokens` tokens, the last `outputs` of which are requested, through each part in turn:
