@@ -2,7 +2,8 @@
 //!
 //! [`create`] makes a temporary file beside a target; [`Draft::finish`] flushes it and gives it the target's name, so that
 //! after a crash or a loss of power there is the whole new file or the old one. [`write()`] does both for content in memory,
-//! [`create_folder`] is the same for a folder. [`open_record`] opens a journal or log that grows in place.
+//! [`create_folder`] is the same for a folder. [`open_record`] opens a journal or log that grows in place. [`Pieces`] is the
+//! buffer for files that are mapped later.
 //!
 //! What this crate deliberately does not know: what is in the files.
 //!
@@ -30,6 +31,7 @@
 mod draft;
 mod flush;
 pub mod hash;
+mod pieces;
 mod place;
 mod record;
 
@@ -37,5 +39,6 @@ pub use draft::disk::{Disk, Operation, on_disk};
 pub use draft::folder::{FolderDraft, create_folder};
 pub use draft::{Access, Draft, create, write};
 pub use flush::{flush, rename};
+pub use pieces::{PIECE_BYTES, Pieces};
 pub use place::{folder_of, free_bytes, is_same_file, target};
 pub use record::{is_cut_line, open_record};

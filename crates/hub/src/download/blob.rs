@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bilayer_files::hash::{Sha256, hex};
-use bilayer_files::{flush, free_bytes, rename};
+use bilayer_files::{Pieces, flush, free_bytes, rename};
 
 use super::client::{Blob, Client};
 use crate::Error;
@@ -114,7 +114,8 @@ fn lock(path: &Path, tell: &mut Within<'_>) -> Result<File, Error> {
 /// What has arrived of a file, with its checksum so far.
 struct BlobPart {
     path: PathBuf,
-    file: File,
+    file: Pieces<File>,
+    /// Bytes of it, those included that are not written yet.
     len: u64,
     sha256: Sha256,
 }
@@ -125,24 +126,27 @@ impl BlobPart {
         let file =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
         let file = file.map_err(Error::io(path))?;
-        let mut part = BlobPart { path: path.to_owned(), file, len: 0, sha256: Sha256::new() };
-        if part.file.metadata().map_err(Error::io(path))?.len() > blob.bytes {
-            part.restart()?;
+        if file.metadata().map_err(Error::io(path))?.len() > blob.bytes {
+            file.set_len(0).map_err(Error::io(path))?;
         }
-        let there = BufReader::with_capacity(CHUNK_BYTES, &part.file);
-        let hashed = part.sha256.update_from(there, |done| {
-            part.len = done;
+        let (mut len, mut sha256) = (0, Sha256::new());
+        let hashed = sha256.update_from(BufReader::with_capacity(CHUNK_BYTES, &file), |done| {
+            len = done;
             tell(done)
         });
         match hashed.map_err(Error::io(path))? {
-            ControlFlow::Continue(()) => Ok(part),
+            ControlFlow::Continue(()) => {
+                let file = Pieces::new(file).map_err(Error::io(path))?;
+                Ok(BlobPart { path: path.to_owned(), file, len, sha256 })
+            }
             ControlFlow::Break(()) => Err(Error::Interrupted),
         }
     }
 
     /// Forgets what has arrived.
     fn restart(&mut self) -> Result<(), Error> {
-        let emptied = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
+        let emptied = self.file.seek(SeekFrom::Start(0));
+        let emptied = emptied.and_then(|_| self.file.get_ref().set_len(0));
         emptied.map_err(Error::io(&self.path))?;
         self.len = 0;
         self.sha256 = Sha256::new();
@@ -150,27 +154,38 @@ impl BlobPart {
     }
 
     fn append(&mut self, bytes: &[u8], blob: &Blob) -> Result<(), Error> {
-        if let Err(error) = self.file.write_all(bytes) {
-            // What was written of it is cut off, so that the next attempt goes on from a known length.
-            let _ = self.file.set_len(self.len);
-            return Err(match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
-                    folder: self.path.parent().unwrap_or(&self.path).to_owned(),
-                    file: blob.file.clone(),
-                    needed_bytes: blob.bytes - self.len,
-                    free_bytes: 0,
-                },
-                _ => Error::io(&self.path)(error),
-            });
-        }
+        self.written(blob, |file| file.write_all(bytes))?;
         self.sha256.update(bytes);
         self.len += bytes.len() as u64;
         Ok(())
     }
 
+    /// Writes what has arrived to the file.
+    fn settle(&mut self, blob: &Blob) -> Result<(), Error> {
+        self.written(blob, Write::flush)
+    }
+
+    fn written(
+        &mut self,
+        blob: &Blob,
+        write: impl FnOnce(&mut Pieces<File>) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        write(&mut self.file).map_err(|error| match error.kind() {
+            // The next attempt goes on from what the disk took.
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
+                folder: self.path.parent().unwrap_or(&self.path).to_owned(),
+                file: blob.file.clone(),
+                needed_bytes: blob.bytes.saturating_sub(self.len),
+                free_bytes: 0,
+            },
+            _ => Error::io(&self.path)(error),
+        })
+    }
+
     /// Compares the checksum; bytes that are wrong are deleted.
-    fn check(self, blob: &Blob) -> Result<(), Error> {
-        flush(&self.file).map_err(Error::io(&self.path))?;
+    fn check(mut self, blob: &Blob) -> Result<(), Error> {
+        self.settle(blob)?;
+        flush(self.file.get_ref()).map_err(Error::io(&self.path))?;
         let found = hex(self.sha256.finish());
         match blob.sha256() {
             Some(expected) if !expected.eq_ignore_ascii_case(&found) => {
@@ -223,7 +238,9 @@ fn receive(
             std::thread::sleep(PAUSE * 2u32.pow(failures - 1));
         }
         let before = part.len;
-        match connection(client, blob, part, tell)? {
+        let ended = connection(client, blob, part, tell);
+        let settled = part.settle(blob);
+        match ended.and_then(|ended| settled.map(|()| ended))? {
             Ended::Whole => {}
             Ended::Early(why) => {
                 failures = if part.len > before { 1 } else { failures + 1 };
