@@ -150,11 +150,11 @@ fn probe(bytes: &[u8]) -> u64 {
     for line in bytes.as_chunks::<256>().0 {
         #[cfg(target_arch = "x86_64")]
         for at in [0, 64, 128, 192] {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             #[allow(unused_unsafe, reason = "the intrinsic is unsafe on some compilers only")]
             // SAFETY: a prefetch affects only the caches.
             unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD + at).cast());
+                _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(AHEAD + at).cast());
             }
         }
         for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {

@@ -154,11 +154,6 @@ pub(crate) trait Lanes: Copy {
     }
     /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, address: *const u8);
-    /// [`Lanes::prefetch`] of a line that is used once, past the outer caches.
-    #[inline(always)]
-    fn prefetch_once(self, address: *const u8) {
-        self.prefetch(address);
-    }
     /// Runs a kernel compiled for the instructions of these vectors. It is never inlined, so that the parts of a kernel stay
     /// apart ([`Lanes::call`]).
     ///

@@ -4,9 +4,11 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::dot::AHEAD;
 use crate::lanes::{Kernel, Lanes};
 use crate::level::{Level, dispatch};
 use crate::memory::Memory;
+use crate::stream::prefetch_lines;
 
 /// Bytes read in turn: far more than any cache.
 const BYTES: usize = 512 << 20;
@@ -19,7 +21,7 @@ const WINDOW_BYTES: usize = 16 << 20;
 const PASSES: usize = 4;
 
 /// Prefetch distances in bytes: that of the weight kernels, or none. Which is faster depends on the CPU.
-const AHEAD: [usize; 2] = [8 << 10, 0];
+const DISTANCES: [usize; 2] = [AHEAD, 0];
 
 /// Read bandwidth of large memory with `threads` threads at the detected level, GB/s (10^9 bytes per second): the
 /// best 16 MiB window of half a gigabyte read four times, twice with prefetching and twice without. 0 if memory is
@@ -49,7 +51,7 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
         for round in 0..PASSES * windows {
             meeting.wait(2 * round + 1);
             let start = Instant::now();
-            let ahead = AHEAD[round / windows % 2];
+            let ahead = DISTANCES[round / windows % 2];
             std::hint::black_box(dispatch(level, Sum { floats: own(round % windows), ahead }));
             meeting.wait(2 * round + 2);
             best = best.min(start.elapsed());
@@ -86,9 +88,9 @@ pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
         let own = &floats[thread * part..][..part];
         let sum = |ahead| std::hint::black_box(dispatch(level, Sum { floats: own, ahead }));
         // The first pass loads what is not in memory yet.
-        sum(AHEAD[0]);
+        sum(DISTANCES[0]);
         let mut best = Duration::MAX;
-        for (way, ahead) in AHEAD.into_iter().enumerate() {
+        for (way, ahead) in DISTANCES.into_iter().enumerate() {
             meeting.wait(2 * way + 1);
             let start = Instant::now();
             for _ in 1..passes {
@@ -181,8 +183,9 @@ impl Kernel for Sum<'_> {
     fn run<L: Lanes>(self, l: L) -> f32 {
         let mut sums = [l.splat(0.0); 8];
         for block in self.floats.chunks_exact(8 * L::N) {
-            for line in (0..32 * L::N).step_by(64).take_while(|_| self.ahead > 0) {
-                l.prefetch(block.as_ptr().cast::<u8>().wrapping_add(self.ahead + line));
+            if self.ahead > 0 {
+                let later = block.as_ptr().cast::<u8>().wrapping_add(self.ahead);
+                prefetch_lines(later, (32 * L::N).div_ceil(64));
             }
             for (sum, floats) in sums.iter_mut().zip(block.chunks_exact(L::N)) {
                 *sum = l.add(*sum, l.read(floats));
@@ -212,7 +215,7 @@ mod tests {
     fn the_sum_is_right_and_the_speed_is_plausible() {
         let ones = [1.0; 1024];
         for level in Level::available() {
-            for ahead in AHEAD {
+            for ahead in DISTANCES {
                 assert_eq!(dispatch(level, Sum { floats: &ones, ahead }), 1024.0);
             }
         }

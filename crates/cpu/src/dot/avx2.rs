@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use bilayer_quant::mxfp4::half_scale;
 
-use super::{AHEAD, AHEAD_NEAR, Groups, Job};
+use super::{AHEAD, Groups, Job, prefetch};
 use crate::activations::{Block256, Quad32};
 use crate::bytes::avx2::spread_bits;
 use crate::bytes::part;
@@ -63,7 +63,6 @@ pub fn spread() -> &'static [[u8; 32]; 8] {
 
 /// Makes the loops of a level with 256 bits, `k` and `quad`, from its features and row and from what differs:
 ///
-/// - `fetch(bytes)` prefetches what follows them;
 /// - `is_signed::<T>()`: whether values of quads are signed, and need no offsets;
 /// - `add_scaled(sums, pairs, scales)` adds pairs of 16-bit sums times their scales;
 /// - `products::<T>(values, activations)` sums the products of four bytes each.
@@ -83,7 +82,7 @@ macro_rules! loops {
             for (r, row) in job.rows().enumerate() {
                 let mut sums = [_mm256_setzero_ps(); C];
                 for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
-                    fetch(block);
+                    prefetch(block, AHEAD);
                     let weights = open::<T, rows::$row>(block);
                     let mut dots = [_mm256_setzero_si256(); C];
                     let half = columns.map(|column| &column[b]);
@@ -129,7 +128,7 @@ macro_rules! loops {
                 let mut sums = [QuadSum::zero(); C];
                 let groups = Groups::<BYTES>::of(row);
                 for (g, group) in groups.iter().enumerate() {
-                    fetch(group);
+                    prefetch(group, AHEAD);
                     for q in 0..T::QUADS {
                         let weights = if is_signed {
                             unpack::<T, true>(group, q)
@@ -158,13 +157,6 @@ macro_rules! loops {
 pub(super) use loops;
 
 loops!("avx2,fma,f16c", Avx2);
-
-/// Prefetches the lines of a block into the first-level cache.
-#[inline]
-#[target_feature(enable = "sse")]
-pub fn fetch(block: &[u8]) {
-    prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
-}
 
 /// Values of eight bits are signed ([`pairs`]), and those with scales of 16 weights, whose offsets would need sums of 16
 /// activations.
@@ -428,24 +420,6 @@ pub fn reduce<const C: usize>(sums: [__m256; C]) -> [f32; C] {
         *out = _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
     }
     out
-}
-
-/// Prefetches a block's cache lines [`AHEAD`] bytes in front.
-#[inline]
-#[target_feature(enable = "sse")]
-pub fn prefetch(block: &[u8]) {
-    prefetch_at::<AHEAD, _MM_HINT_T0>(block);
-}
-
-/// Prefetches a block's cache lines `ahead` bytes in front.
-#[inline]
-#[target_feature(enable = "sse")]
-pub fn prefetch_at<const BYTES: usize, const HINT: i32>(block: &[u8]) {
-    for at in (0..block.len()).step_by(64) {
-        let line = block.as_ptr().wrapping_add(BYTES + at);
-        // Any address is allowed, mapped or not: a prefetch affects only the caches.
-        _mm_prefetch::<HINT>(line.cast());
-    }
 }
 
 /// 32 bytes from `at` on.

@@ -2,8 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::prefetch;
-use super::{Groups, Job, each};
+use super::{AHEAD, Groups, Job, each, prefetch};
 use crate::activations::{Block256, QUAD_LANES, Quad32};
 use crate::bytes::part;
 use crate::level::rows;
@@ -36,7 +35,7 @@ pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm512_setzero_ps(); C];
         for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
-            prefetch(block);
+            prefetch(block, AHEAD);
             let weights = open::<T>(block);
             each::<C>(|c| sums[c] = k_add::<T>(&weights, &columns[c][b], sums[c]));
         }
@@ -166,7 +165,7 @@ pub fn quad<T: Quads, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
         let mut sums = [_mm512_setzero_ps(); C];
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
-            prefetch(group);
+            prefetch(group, AHEAD);
             for q in 0..T::QUADS {
                 let weights = unpack::<T>(group, q);
                 let at = g * T::QUADS + q;

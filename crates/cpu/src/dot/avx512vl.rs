@@ -6,8 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{evens_odds, load, load_ps_128, numbers, prefetch, reduce, units};
-use super::{Job, each};
+use super::avx2::{evens_odds, load, load_ps_128, numbers, reduce, units};
+use super::{AHEAD, Job, each, prefetch};
 use crate::activations::Block256;
 use crate::level::rows;
 use crate::types::{Sign, SuperBlock};
@@ -89,7 +89,7 @@ pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
         // Of products and of minimums: a block adds to both, and would wait twice for a single one.
         let mut sums = [[_mm256_setzero_ps(); 2]; C];
         for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
-            prefetch(block);
+            prefetch(block, AHEAD);
             let head = open::<T>(block);
             let mut dots = [_mm256_setzero_si256(); C];
             for (pair, table) in tables.iter().enumerate() {

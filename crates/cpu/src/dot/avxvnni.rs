@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::avx2::{
-    Half, K, QuadSum, k_close, k_scales, load, loops, open, prefetch as fetch, quad_close, reduce,
-    spread, unit, unpack,
+    Half, K, QuadSum, k_close, k_scales, load, loops, open, quad_close, reduce, spread, unit,
+    unpack,
 };
-use super::{Groups, Job};
+use super::{AHEAD, Groups, Job, prefetch};
 use crate::activations::{Block256, Quad32};
 use crate::level::rows;
 use crate::types::{Quads, SuperBlock};

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use bilayer_quant::Type;
 
-use super::{AHEAD, Entry, Job, entry, kernels};
+use super::{AHEAD_FLOATS, Entry, Job, entry, kernels, prefetch};
 use crate::activations::{F32_STEP, Format};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, Vectors, rows};
@@ -21,12 +21,6 @@ trait Stream: Vectors {
     /// Vectors over which a sum is spread, since additions wait for each other: a power of two. With several columns there
     /// are as many for each, so that a column's sum does not depend on its neighbours.
     const SUMS: usize;
-
-    /// Prefetch distance of rows that are multiplied with `columns` columns, if their lines shall not stay in the outer
-    /// caches; None: they may, and it is [`AHEAD`].
-    fn once_ahead(_columns: usize) -> Option<usize> {
-        None
-    }
 }
 
 impl Stream for rows::Scalar {
@@ -36,22 +30,11 @@ impl Stream for rows::Scalar {
 #[cfg(target_arch = "x86_64")]
 impl Stream for rows::Avx2 {
     const SUMS: usize = 4;
-
-    #[inline(always)]
-    fn once_ahead(_columns: usize) -> Option<usize> {
-        Some(super::AHEAD_FLOATS)
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Stream for rows::Avx512Vnni {
     const SUMS: usize = 2;
-
-    /// Measured: benches/record/epyc-turin-2vcpu/2026-11-26-floats.md.
-    #[inline(always)]
-    fn once_ahead(columns: usize) -> Option<usize> {
-        (columns == 1).then_some(super::AHEAD_ONCE)
-    }
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -130,7 +113,7 @@ impl<T: Floats, const BYTES: usize> Form for Steps<T, BYTES> {
             for (first, steps) in [(0, whole), (whole.len(), tail)] {
                 let columns = columns.map(|column| &column[first..first + steps.len()]);
                 for (s, bytes) in steps.iter().enumerate() {
-                    fetch(l, bytes, S::once_ahead(C));
+                    prefetch(bytes, AHEAD_FLOATS);
                     let weights = step::<L, T>(l, bytes);
                     // By hand: the compiler stops unrolling loops at eight columns, and the sums would be spilled.
                     macro_rules! column {
@@ -183,18 +166,6 @@ impl Form for Dequantized {
                 }
             }
             job.store(r, totals);
-        }
-    }
-}
-
-/// Prefetches what follows a step: [`Stream::once_ahead`].
-#[inline(always)]
-fn fetch<L: Lanes>(l: L, step: &[u8], once_ahead: Option<usize>) {
-    for at in (0..step.len()).step_by(64) {
-        let line = step.as_ptr().wrapping_add(at);
-        match once_ahead {
-            Some(ahead) => l.prefetch_once(line.wrapping_add(ahead)),
-            None => l.prefetch(line.wrapping_add(AHEAD)),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::neon::intrinsics::*;
 
 use bilayer_quant::mxfp4::half_scale;
 
-use super::{AHEAD, Groups, Job};
+use super::{AHEAD, Groups, Job, prefetch};
 use crate::activations::{Block256, Quad32};
 use crate::bytes::neon::spread_bits;
 use crate::bytes::{f16_at, part, u16_at, u32_at};
@@ -92,7 +92,7 @@ fn k<M: Multiply, T: SuperBlock, const C: usize>(m: M, job: &mut Job<'_>) {
     for (r, row) in job.rows().enumerate() {
         let mut sums = [vdupq_n_f32(0.0); C];
         for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
-            prefetch(block);
+            prefetch(block, AHEAD);
             let weights = open::<T>(block);
             let mut dots = [vdupq_n_s32(0); C];
             for h in 0..2 {
@@ -265,7 +265,7 @@ where
         let mut sums = [vdupq_n_f32(0.0); C];
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
-            prefetch(group);
+            prefetch(group, AHEAD);
             for q in 0..T::QUADS {
                 let weights = unpack::<T>(group, q);
                 let at = g * T::QUADS + q;
@@ -356,14 +356,6 @@ fn quad_f16(quad: &[u8], block: usize, field: usize) -> float32x4_t {
     let bits = [0, 1, 2, 3].map(|b| u16_at(quad, b * block + field));
     // SAFETY: the array has four numbers.
     neon::f16x4(unsafe { vld1_u16(bits.as_ptr()) })
-}
-
-/// Prefetches a block's cache lines [`AHEAD`] bytes in front.
-#[inline(always)]
-pub fn prefetch(block: &[u8]) {
-    for at in (0..block.len()).step_by(64) {
-        neon::prefetch(block.as_ptr().wrapping_add(AHEAD + at));
-    }
 }
 
 /// 16 bytes from `at` on.

@@ -1,8 +1,8 @@
 //! Rows of the balanced sparse types: the activations of a group's weights are looked up by their places.
 //!
 //! Every group of 64 columns has equally many weights, so which slot belongs to which group is a constant. AVX-512 looks
-//! up the slots of one group at a time in one vector of 64 activations (VPERMB with a constant mask); AVX2 in four
-//! tables of 16 (VPSHUFB), of which bits 4 and 5 of the place select; NEON in one table of 64 (TBL). Activations have one scale per 256 columns, so a block is
+//! up the slots of one group at a time in one vector of 64 activations (VPERMB with a constant mask), or where 512 bits are
+//! computed in halves in two vectors of 32 (VPERMI2B); AVX2 in four tables of 16 (VPSHUFB), of which bits 4 and 5 of the place select; NEON in one table of 64 (TBL). Activations have one scale per 256 columns, so a block is
 //! one exact integer sum.
 
 use bilayer_quant::Type;
@@ -23,7 +23,10 @@ macro_rules! table {
             #[cfg(target_arch = "x86_64")]
             entry!(Avx2, concat!($stem, ".avx2"), Q8x256, C in [1 4] => x86::avx2::<$n, $bits, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx512Vnni, concat!($stem, ".avx512vnni"), Q8x256, C in [1 4] => x86::avx512::<$n, $bits, C>),
+            Entry {
+                halved: Some(kernels!(C in [1 4] => x86::avx512vl::<$n, $bits, C>)),
+                ..entry!(Avx512Vnni, concat!($stem, ".avx512vnni"), Q8x256, C in [1 4] => x86::avx512::<$n, $bits, C>)
+            },
             #[cfg(target_arch = "aarch64")]
             entry!(Neon, concat!($stem, ".neon"), Q8x256, C in [1 4] => neon::plain::<arm::SparseRows<$n, $bits>, C>),
             #[cfg(target_arch = "aarch64")]
@@ -78,7 +81,7 @@ mod x86 {
 
     use bilayer_quant::sparse::{GROUP, Layout};
 
-    use super::super::{AHEAD_NEAR, avx2, avx512, each};
+    use super::super::{AHEAD, avx2, avx512, each, prefetch};
     use super::{Block256, Job};
     use crate::bytes::u16_at;
     use crate::x86::whole_lines;
@@ -93,7 +96,7 @@ mod x86 {
         for (r, row) in job.rows().enumerate() {
             let mut sums = [_mm512_setzero_ps(); C];
             for (b, block) in row.chunks_exact(Layout::<N, BITS>::BYTES).enumerate() {
-                avx2::prefetch(block);
+                prefetch(block, AHEAD);
                 let first = slots::<N, BITS, 0>(block);
                 let second = slots::<N, BITS, 1>(block);
                 let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, 0))));
@@ -162,7 +165,7 @@ mod x86 {
         let activations = bytemuck::bytes_of(&column.quants);
         let mut found = _mm512_setzero_si512();
         for group in 0..4 {
-            let mask = slots_of(N, group, V);
+            let mask = slots_of(N, group, WIDE * V);
             if mask != 0 {
                 let table = avx512::load(activations, GROUP * group);
                 found = _mm512_mask_permutexvar_epi8(found, mask, places, table);
@@ -171,17 +174,94 @@ mod x86 {
         found
     }
 
-    /// Which of slots `64 v..64 v + 64` belong to a group of `n` slots.
+    /// Which of slots `first..first + 64` belong to a group of `n` slots.
     #[inline(always)]
-    const fn slots_of(n: usize, group: usize, v: usize) -> u64 {
+    const fn slots_of(n: usize, group: usize, first: usize) -> u64 {
         let (mut mask, mut lane) = (0, 0);
         while lane < WIDE {
-            if (WIDE * v + lane) / n == group {
+            if (first + lane) / n == group {
                 mask |= 1 << lane;
             }
             lane += 1;
         }
         mask
+    }
+
+    /// Slots of one 256-bit vector of AVX-512.
+    const HALF: usize = 32;
+
+    /// [`avx512`] with vectors of 256 bits, of which a CPU that computes 512 bits in two halves has twice as many per cycle.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512vl<const N: usize, const BITS: usize, const C: usize>(job: &mut Job<'_>) {
+        let bias = _mm256_set1_epi8(Layout::<N, BITS>::BIAS.cast_signed());
+        let columns = job.columns::<Block256, C>();
+        for (r, row) in job.rows().enumerate() {
+            let mut sums = [_mm256_setzero_ps(); C];
+            for (b, block) in row.chunks_exact(Layout::<N, BITS>::BYTES).enumerate() {
+                prefetch(block, AHEAD);
+                let mut dots = [_mm256_setzero_si256(); C];
+                let mut biased = dots;
+                for part in 0..Layout::<N, BITS>::SLOTS.div_ceil(HALF) {
+                    let (places, codes) = half_slots::<N, BITS>(block, part);
+                    each::<C>(|c| {
+                        let found = look_up_half::<N>(&columns[c][b], part, places);
+                        dots[c] = _mm256_dpbusd_epi32(dots[c], codes, found);
+                        biased[c] = _mm256_dpbusd_epi32(biased[c], bias, found);
+                    });
+                }
+                let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, 0))));
+                let d = _mm256_broadcastss_ps(d);
+                each::<C>(|c| {
+                    let dots = _mm256_cvtepi32_ps(_mm256_sub_epi32(dots[c], biased[c]));
+                    let scale = _mm256_mul_ps(d, _mm256_set1_ps(columns[c][b].scale[0]));
+                    sums[c] = _mm256_fmadd_ps(dots, scale, sums[c]);
+                });
+            }
+            job.store(r, avx2::reduce(sums));
+        }
+    }
+
+    /// Places and codes of slots `32 part..` of a block; zeros beyond the last.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn half_slots<const N: usize, const BITS: usize>(
+        block: &[u8],
+        part: usize,
+    ) -> (__m256i, __m256i) {
+        let is_whole = Layout::<N, BITS>::SLOTS - HALF * part >= HALF;
+        let bytes = |at: usize| match is_whole {
+            true => avx2::load(block, at),
+            false => _mm256_zextsi128_si256(avx2::load_128(block, at)),
+        };
+        let places = bytes(Layout::<N, BITS>::PLACES + HALF * part);
+        let at = Layout::<N, BITS>::QUANTS + HALF * BITS / 8 * part;
+        if BITS == 8 {
+            return (places, bytes(at));
+        }
+        let nibbles = match is_whole {
+            true => avx2::load_128(block, at),
+            false => _mm_cvtsi64_si128(i64::from_le_bytes(*crate::bytes::part(block, at))),
+        };
+        let pairs = _mm256_cvtepu8_epi16(nibbles);
+        let codes = _mm256_or_si256(pairs, _mm256_slli_epi16::<4>(pairs));
+        (places, _mm256_and_si256(codes, _mm256_set1_epi8(15)))
+    }
+
+    /// The activations of slots `32 part..` of a block; lanes beyond the last keep their zeros.
+    #[inline]
+    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    fn look_up_half<const N: usize>(column: &Block256, part: usize, places: __m256i) -> __m256i {
+        let activations = bytemuck::bytes_of(&column.quants);
+        // Lanes of other groups keep their places until it is their turn, or what was found for them.
+        let mut found = places;
+        for group in 0..4 {
+            let mask = slots_of(N, group, HALF * part) as u32;
+            if mask != 0 {
+                let [low, high] = [0, HALF].map(|at| avx2::load(activations, GROUP * group + at));
+                found = _mm256_mask2_permutex2var_epi8(low, found, mask, high);
+            }
+        }
+        found
     }
 
     /// Slots of one AVX2 vector, which holds them twice.
@@ -197,7 +277,7 @@ mod x86 {
         for (r, row) in job.rows().enumerate() {
             let mut sums = [_mm256_setzero_ps(); C];
             for (b, block) in row.chunks_exact(Layout::<N, BITS>::BYTES).enumerate() {
-                avx2::prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
+                prefetch(block, AHEAD);
                 let mut dots = [_mm256_setzero_si256(); C];
                 for part in 0..Layout::<N, BITS>::SLOTS / NARROW {
                     let places = _mm256_broadcastsi128_si256(avx2::load_128(
@@ -282,7 +362,7 @@ mod arm {
 
     use bilayer_quant::sparse::{GROUP, Layout};
 
-    use super::super::{f16_at, neon};
+    use super::super::{AHEAD, f16_at, neon, prefetch};
     use super::{Block256, Job};
     use crate::bytes::part;
     use crate::neon::intrinsics::*;
@@ -301,7 +381,7 @@ mod arm {
             for (r, row) in job.rows().enumerate() {
                 let mut sums = [vdupq_n_f32(0.0); C];
                 for (b, block) in row.chunks_exact(Layout::<N, BITS>::BYTES).enumerate() {
-                    neon::prefetch(block);
+                    prefetch(block, AHEAD);
                     let mut dots = [vdupq_n_s32(0); C];
                     for slots in 0..Layout::<N, BITS>::SLOTS / WIDE {
                         let places = load(part(block, Layout::<N, BITS>::PLACES + WIDE * slots));

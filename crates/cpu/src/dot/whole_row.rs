@@ -76,7 +76,7 @@ mod x86 {
 
     use bilayer_quant::w8a8::HEADER;
 
-    use super::super::{avx2, avx512, each};
+    use super::super::{AHEAD, avx2, avx512, each, prefetch};
     use super::{Job, columns, scaled};
     use crate::quantizer::x86 as quantizer;
     use crate::x86::whole_lines;
@@ -98,7 +98,7 @@ mod x86 {
             let mut others = [_mm512_setzero_si512(); C];
             let (steps, rest) = row[HEADER..].as_chunks::<64>();
             for (s, step) in steps.iter().enumerate() {
-                avx2::prefetch(step);
+                prefetch(step, AHEAD);
                 let w = _mm512_xor_si512(avx512::load(step, 0), flip);
                 each::<C>(|c| {
                     let x = avx512::load(columns[c].quants, 64 * s);
@@ -166,7 +166,7 @@ mod x86 {
         for (r, row) in job.rows().enumerate() {
             let mut dots = [_mm256_setzero_si256(); C];
             for (s, step) in row[HEADER..].as_chunks::<32>().0.iter().enumerate() {
-                avx2::prefetch(step);
+                prefetch(step, AHEAD);
                 let w = _mm256_xor_si256(avx2::load(step, 0), flip);
                 for (dots, column) in dots.iter_mut().zip(&columns) {
                     let x = avx2::load(column.quants, 32 * s);
@@ -186,7 +186,7 @@ mod x86 {
         for (r, row) in job.rows().enumerate() {
             let mut dots = [_mm256_setzero_si256(); C];
             for (s, step) in row[HEADER..].as_chunks::<32>().0.iter().enumerate() {
-                avx2::prefetch(step);
+                prefetch(step, AHEAD);
                 let w = avx2::load(step, 0);
                 let sizes = _mm256_abs_epi8(w);
                 for (dots, column) in dots.iter_mut().zip(&columns) {
@@ -208,6 +208,7 @@ mod arm {
     use bilayer_quant::w8a8::HEADER;
 
     use super::super::neon::{self, Multiply, RowKernel};
+    use super::super::{AHEAD, prefetch};
     use super::{Job, columns, scaled};
     use crate::bytes::part;
     use crate::neon::intrinsics::*;
@@ -222,7 +223,7 @@ mod arm {
             for (r, row) in job.rows().enumerate() {
                 let mut dots = [vdupq_n_s32(0); C];
                 for (s, step) in row[HEADER..].as_chunks::<16>().0.iter().enumerate() {
-                    neon::prefetch(step);
+                    prefetch(step, AHEAD);
                     let w = vreinterpretq_s8_u8(load(step));
                     for (dots, column) in dots.iter_mut().zip(&columns) {
                         let x = vreinterpretq_s8_u8(load(part(column.quants, 16 * s)));

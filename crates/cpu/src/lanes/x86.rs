@@ -76,7 +76,6 @@ impl Lanes for Avx2 {
         };
         // Of an address that is not mapped it does nothing.
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        prefetch_once(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_NTA>(address.cast());
         quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
             quantizer::quantize_avx2::<false>(x, scale, out);
         quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
@@ -173,7 +172,6 @@ impl Lanes for Avx512 {
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(v, _mm512_set1_ps(bound)) != 0;
         // Of an address that is not mapped it does nothing.
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        prefetch_once(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_NTA>(address.cast());
         quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
             quantizer::quantize_avx512(x, scale, out);
         quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
