@@ -23,10 +23,11 @@ mod report;
 mod token;
 
 pub const USAGE: &str = "\
-cargo xtask gpu-offline [--write] [--families A,B]
+cargo xtask gpu-offline [--write] [--main] [--families A,B]
                               compile every kernel for AMD GPUs that are not here (Mesa's RADV) and for DX12 (DXC), check
                               spills, packed dot products, load widths, addresses and budgets; the whole table goes to
-                              target/gpu-offline/table.md, --write puts its main rows into docs/internals/gpu-offline.md";
+                              target/gpu-offline/table.md, --write puts its main rows into docs/internals/gpu-offline.md,
+                              --main compiles the kernels of these rows alone";
 
 /// Where the table is written to.
 const PAGE: &str = "docs/internals/gpu-offline.md";
@@ -79,6 +80,15 @@ pub const FAMILIES: &[Family] = &[
         gbps: 448.0,
     },
     Family {
+        name: "vega20",
+        card: "Radeon VII",
+        profile: "amd",
+        units: 60.0,
+        issue: 1.0,
+        clock_ghz: 1.75,
+        gbps: 1024.0,
+    },
+    Family {
         name: "raven",
         card: "Ryzen 5 2400G",
         profile: "vega",
@@ -102,33 +112,51 @@ pub const FAMILIES: &[Family] = &[
 /// products may be refused, which the backend finds out at start.
 const DX12: [&str; 2] = ["dx12 without dot4", "dx12"];
 
+/// What is asked for.
+struct Asked {
+    /// The table is written to the page.
+    write: bool,
+    /// The kernels that are compiled, by name.
+    kernels: fn(&str) -> bool,
+    families: Vec<&'static Family>,
+}
+
+impl Asked {
+    fn parse(args: &[String]) -> Result<Asked> {
+        let all = FAMILIES.iter().collect();
+        let mut asked = Asked { write: false, kernels: |_| true, families: all };
+        let mut rest = args.iter();
+        while let Some(arg) = rest.next() {
+            match arg.as_str() {
+                "--write" => asked.write = true,
+                "--main" => asked.kernels = report::is_shown,
+                "--families" => {
+                    asked.families = families(rest.next().context("--families takes names")?)?;
+                }
+                other => bail!("gpu-offline does not know `{other}`\n{USAGE}"),
+            }
+        }
+        let part = args.iter().find(|arg| ["--main", "--families"].contains(&arg.as_str()));
+        if let Some(part) = part.filter(|_| asked.write) {
+            bail!("--write takes the whole table, so it does not go with {part}");
+        }
+        Ok(asked)
+    }
+}
+
 /// Runs the task.
 pub fn run(args: &[String]) -> Result<()> {
-    let mut write = false;
-    let mut wanted: Vec<&Family> = FAMILIES.iter().collect();
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--write" => write = true,
-            "--families" => wanted = families(args.next().context("--families takes names")?)?,
-            other => bail!("gpu-offline does not know `{other}`\n{USAGE}"),
-        }
-    }
-    if write && wanted.len() < FAMILIES.len() {
-        bail!("--write takes the whole table, so it does not go with --families");
-    }
+    let Asked { write, kernels, families } = Asked::parse(args)?;
     let target = target_folder()?;
     let folder = target.join("gpu-offline");
     let packages = match Packages::ready(&folder)? {
         Ok(packages) => packages,
         Err(reason) if write => bail!("--write needs every compiler: {reason}"),
-        Err(reason) => return crate::say(&format!("skipped: {reason}")),
+        Err(reason) => return crate::say(&format!("gpu-offline: skipped: {reason}")),
     };
-    let kernels = folder.join("kernels");
-    let offline = Offline::build(&target)?;
-    write_kernels(&offline, &kernels, &wanted)?;
-    let task = Task { offline, packages, folder };
-    let (found, dxc) = task.compile(&wanted)?;
+    let task = Task { offline: Offline::build(&target)?, packages, folder };
+    task.write_kernels(&families, kernels)?;
+    let (found, dxc) = task.compile(&families)?;
     let mut broken = found.broken();
     broken.extend(dxc.broken);
     if let Some(reason) = dxc.skipped.filter(|_| write) {
@@ -161,12 +189,9 @@ struct Offline {
 }
 
 impl Offline {
-    /// Builds it. The root package is named too, so that dependencies have the features that they have in the tests, and
-    /// are not compiled once more.
+    /// Builds it with the features that dependencies have in the tests, so that none of them is compiled once more.
     fn build(target: &Path) -> Result<Offline> {
-        let mut command = cargo();
-        command.args(["build", "--quiet", "--package", "bilayer", "--package", "bilayer-gpu"]);
-        status(command.args(["--example", "offline"]))?;
+        status(cargo().args(["build", "--quiet", "--workspace", "--example", "offline"]))?;
         Ok(Offline { program: target.join("debug/examples/offline") })
     }
 
@@ -180,18 +205,6 @@ impl Offline {
         }
         Ok(String::from_utf8_lossy(&said.stdout).into_owned())
     }
-}
-
-/// Writes what drivers get.
-fn write_kernels(offline: &Offline, folder: &Path, wanted: &[&Family]) -> Result<()> {
-    if folder.exists() {
-        std::fs::remove_dir_all(folder)?;
-    }
-    let profiles: BTreeSet<&str> = wanted.iter().map(|family| family.profile).chain(DX12).collect();
-    let folder = folder.display().to_string();
-    let mut args = vec!["kernels", folder.as_str()];
-    args.extend(profiles);
-    offline.run(&args, |_| {}).map(|_| ())
 }
 
 /// What DXC made of the HLSL.
@@ -212,14 +225,37 @@ struct Task {
 }
 
 impl Task {
+    /// The file of the names of the kernels that are compiled.
+    fn names(&self) -> String {
+        self.folder.join("names").display().to_string()
+    }
+
+    /// Writes what drivers get of the kernels that are compiled, and their names.
+    fn write_kernels(&self, families: &[&Family], is_wanted: fn(&str) -> bool) -> Result<()> {
+        let folder = self.folder.join("kernels");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        let profiles: BTreeSet<&str> = families.iter().map(|one| one.profile).chain(DX12).collect();
+        let profiles: Vec<&str> = profiles.into_iter().collect();
+        let all = self.offline.run(&[&["names"][..], &profiles[..]].concat(), |_| {})?;
+        let names: Vec<&str> = all.lines().filter(|name| is_wanted(name)).collect();
+        let file = self.names();
+        std::fs::write(&file, names.join("\n"))?;
+        let folder = folder.display().to_string();
+        let args = [&["kernels", &folder, &file][..], &profiles[..]].concat();
+        self.offline.run(&args, |_| {}).map(|_| ())
+    }
+
     /// Runs all compilers at once, each of them a process of one thread.
-    fn compile(&self, wanted: &[&'static Family]) -> Result<(Found<'static>, Dxc)> {
+    fn compile(&self, families: &[&'static Family]) -> Result<(Found<'static>, Dxc)> {
         std::thread::scope(|scope| {
             let dxc = scope.spawn(|| self.dxc());
             let radv: Vec<_> =
-                wanted.iter().map(|&family| scope.spawn(move || self.radv(family))).collect();
-            let mut args = vec!["addresses"];
-            args.extend(wanted.iter().map(|family| family.profile));
+                families.iter().map(|&family| scope.spawn(move || self.radv(family))).collect();
+            let names = self.names();
+            let mut args = vec!["addresses", names.as_str()];
+            args.extend(families.iter().map(|family| family.profile));
             let addresses = report::sections(&self.offline.run(&args, |_| {})?);
             let join = "a thread that does not panic";
             let families = radv.into_iter().map(|one| one.join().expect(join));
@@ -245,7 +281,7 @@ impl Task {
         let library = match packages::dxc(&self.folder.join("dxc")) {
             Ok(library) => library.display().to_string(),
             Err(error) => {
-                let reason = format!("{error:#}");
+                let reason = packages::last_line(&error);
                 let said = format!("DXC: skipped ({reason}).");
                 return Ok(Dxc { said, broken: Vec::new(), skipped: Some(reason) });
             }
@@ -275,5 +311,33 @@ impl Task {
             }
         }
         Ok(Dxc { said, broken, skipped: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asked, FAMILIES};
+
+    #[test]
+    fn parts_of_the_table_are_not_written() {
+        let parse =
+            |args: &str| Asked::parse(&args.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(parse("--write").map(|asked| asked.families.len()).ok(), Some(FAMILIES.len()));
+        let asked = parse("--main --families raven,vega20").unwrap();
+        assert_eq!(
+            asked.families.iter().map(|one| one.name).collect::<Vec<_>>(),
+            ["raven", "vega20"]
+        );
+        assert!((asked.kernels)("matmul_q4_k_q8_raw_4x1_m1_t64s64") && !(asked.kernels)("rope"));
+        for (args, error) in [
+            ("--main --write", "--write takes the whole table, so it does not go with --main"),
+            ("--write --families raven", "does not go with --families"),
+            ("--families navi99", "no GPU family `navi99`; there are navi31, "),
+            ("--families", "--families takes names"),
+            ("--all", "gpu-offline does not know `--all`"),
+        ] {
+            let found = parse(args).err().unwrap().to_string();
+            assert!(found.contains(error), "{args}: {found}");
+        }
     }
 }

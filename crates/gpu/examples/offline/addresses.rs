@@ -1,7 +1,7 @@
 //! Which lines of memory and which banks of workgroup memory the matrix products touch, by executing their index
 //! arithmetic.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use bilayer_gpu::caps::{Caps, Input};
 use bilayer_gpu::kernel::Source;
@@ -10,24 +10,27 @@ use bilayer_gpu::kernels::matmul::{
 };
 use bilayer_gpu::kernels::view::View;
 use bilayer_gpu::kernels::weights::is_native;
-use bilayer_gpu::profiles;
 use bilayer_quant::Type;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use rayon::prelude::*;
 
 use crate::cost::{self, Cost};
 use crate::interpret;
+use crate::kernels::Wanted;
 
 /// Rows of the matrix.
 const ROWS: u32 = 4096;
 
 /// Prints `@ name` and lines `key=value` of each product: costs of a workgroup in one round of its main loop, as the
 /// difference between two rows of different length.
-pub fn run(wanted: &BTreeSet<String>) -> Result<(), String> {
+pub fn run(wanted: &Wanted) -> Result<(), String> {
     let mut products = BTreeMap::new();
-    for profile in profiles::all().iter().filter(|profile| wanted.contains(profile.name)) {
+    for profile in wanted.profiles() {
         for key in keys(&profile.caps) {
             let source = key.source(&profile.caps);
+            if !wanted.has(&source) {
+                continue;
+            }
             let subgroup = profile.caps.coop.map_or(LANES as u32, |coop| coop.subgroup);
             products.insert(source.name.clone(), (key, source, subgroup));
         }

@@ -1,9 +1,10 @@
 //! What `cargo xtask gpu-offline` asks of the kernels, a part for each of its steps.
 //!
-//! - `offline kernels FOLDER PROFILE...` writes the kernels of kinds of adapters as drivers get them.
+//! - `offline names PROFILE...` prints the names of the kernels of kinds of adapters, a line each.
+//! - `offline kernels FOLDER NAMES PROFILE...` writes those of a file of names as drivers get them.
 //! - `offline radv FOLDER OUT` compiles a folder of SPIR-V with the first Vulkan driver, which is Mesa's RADV.
 //! - `offline dxc LIBRARY FOLDER` compiles a folder of HLSL with Microsoft's DXC.
-//! - `offline addresses PROFILE...` executes the index arithmetic of the matrix products.
+//! - `offline addresses NAMES PROFILE...` executes the index arithmetic of the matrix products among a file of names.
 
 #![allow(clippy::print_stdout, reason = "a program prints its results")]
 
@@ -36,19 +37,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["kernels", folder, ref profiles @ ..] => {
-            let profiles = profiles.iter().map(|&profile| profile.to_owned()).collect();
-            kernels::run(folder.as_ref(), &profiles)
+        ["names", ref profiles @ ..] => {
+            kernels::names(profiles);
+            Ok(())
+        }
+        ["kernels", folder, names, ref profiles @ ..] => {
+            kernels::run(folder.as_ref(), &kernels::Wanted::read(names.as_ref(), profiles)?)
         }
         ["radv", folder, out] => radv::run(folder.as_ref(), out.as_ref()),
         ["dxc", library, folder] => dxc::run(library.as_ref(), folder.as_ref()),
-        ["addresses", ref profiles @ ..] => {
-            let profiles = profiles.iter().map(|&profile| profile.to_owned()).collect();
-            Ok(addresses::run(&profiles)?)
+        ["addresses", names, ref profiles @ ..] => {
+            Ok(addresses::run(&kernels::Wanted::read(names.as_ref(), profiles)?)?)
         }
-        _ => Err(
-            "offline kernels FOLDER PROFILE... | radv FOLDER OUT | dxc LIBRARY FOLDER | addresses"
-                .into(),
-        ),
+        _ => Err("offline names PROFILE... | kernels FOLDER NAMES PROFILE... | radv FOLDER OUT | dxc LIBRARY FOLDER | \
+                  addresses NAMES PROFILE..."
+            .into()),
     }
 }

@@ -1,4 +1,5 @@
-//! The kernel variants that are validated without a GPU: every option, and heads of 16, 64 and 128.
+//! The kernel variants that are validated without a GPU: every option with heads of 16, 64 and 128, and attention with
+//! heads of other lengths.
 
 use bilayer_graph::{Activation, Pairs, Score};
 use bilayer_quant::Type;
@@ -156,27 +157,11 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
             if ty.is_in_blocks() && head_dim as usize == 2 * BLOCK {
                 sources.push(RopeKey { hadamard: true, ..fused }.source(caps));
             }
-            let split = SplitKey {
-                head_dim,
-                heads_tile: 1,
-                tile_rows: 1,
-                value_dim: head_dim,
-                key: ty,
-                value: Some(other),
-                softcap: false,
-                sinks: false,
-                bias: None,
-                both_ways: false,
-                coop: None,
-            };
+            let split = split(head_dim, ty, other);
             // Most models have halves in both.
             let values = if ty.name() == "f16" { vec![other, ty] } else { vec![other] };
             for value in values {
-                for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
-                    let value = Some(value);
-                    let split = SplitKey { softcap: special, sinks: special, value, ..split };
-                    sources.push(split.tiled(caps, group, rows).source(caps));
-                }
+                sources.extend(split_tiles(caps, SplitKey { value: Some(value), ..split }));
             }
             for rows in [1, 4] {
                 let in_keys = SplitKey { value_dim: head_dim - 8, value: None, ..split };
@@ -199,8 +184,40 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
             }
         }
     }
+    // Of other lengths the two types of cache that are used most.
+    for head_dim in [80, 96, 192, 256] {
+        let types = [Type::F16, Type::Q8_0].map(|ty| CacheType::of(ty, head_dim as usize));
+        for ty in types.into_iter().flatten() {
+            sources.extend(split_tiles(caps, split(head_dim, ty, ty)));
+        }
+    }
     sources.extend(attend_coop(caps));
     sources
+}
+
+/// Causal attention to caches of these types, to be tiled.
+fn split(head_dim: u32, key: CacheType, value: CacheType) -> SplitKey {
+    SplitKey {
+        head_dim,
+        heads_tile: 1,
+        tile_rows: 1,
+        value_dim: head_dim,
+        key,
+        value: Some(value),
+        softcap: false,
+        sinks: false,
+        bias: None,
+        both_ways: false,
+        coop: None,
+    }
+}
+
+/// For prefill and decode, with few and many query heads for a key head.
+fn split_tiles(caps: &Caps, split: SplitKey) -> [Source; 3] {
+    [(1, 8, false), (4, 1, true), (7, 4, false)].map(|(group, rows, special)| {
+        let split = SplitKey { softcap: special, sinks: special, ..split };
+        split.tiled(caps, group, rows).source(caps)
+    })
 }
 
 /// Attention with cooperative matrices: heads of f16 of several lengths, and every type of cache that it takes.
@@ -209,22 +226,10 @@ fn attend_coop(caps: &Caps) -> Vec<Source> {
         Caps { tile: Tile { input: Input::Halves, rows: 64, columns: 64 }, ..caps.clone() };
     let of = |head_dim, ty, group, special| {
         let ty = CacheType::of(ty, head_dim as usize)?;
-        let key = SplitKey {
-            head_dim,
-            heads_tile: 1,
-            tile_rows: 1,
-            value_dim: head_dim,
-            key: ty,
-            value: Some(ty),
-            softcap: special,
-            sinks: special,
-            bias: None,
-            both_ways: false,
-            coop: None,
-        };
+        let key = SplitKey { softcap: special, sinks: special, ..split(head_dim, ty, ty) };
         Some(key.tiled_coop(&of_halves, group)?.source(caps))
     };
-    let lengths = [64, 80, 128, 256].into_iter();
+    let lengths = [64, 80, 96, 128, 192, 256].into_iter();
     let options = lengths.flat_map(|dim| [(1, false), (4, true)].map(|option| (dim, option)));
     let floats = options.filter_map(|(dim, (group, special))| of(dim, Type::F16, group, special));
     let types = TYPES.into_iter().map(|(ty, _)| ty).filter(|ty| *ty != Type::F16);

@@ -64,13 +64,19 @@ impl<'a> Listing<'a> {
         loops.into_iter().map(|(start, end)| start..end).collect()
     }
 
-    /// Rounds of a loop: the number that its counter is compared with; 1 if that is none.
+    /// Rounds of a loop: the number that its counter is compared with, by what is added to it in a round; 1 if it is
+    /// compared with none.
     fn rounds(&self, of: &Range<usize>) -> u32 {
-        let compared = self.instructions[of.clone()].iter().filter_map(|line| {
+        let instructions = &self.instructions[of.clone()];
+        let compared = instructions.iter().filter_map(|line| {
             let operands = line.strip_prefix("s_cmp_")?.split_once(' ')?.1;
-            let number = operands.split(',').nth(1)?.trim();
-            let hex = number.strip_prefix("0x").map(|digits| u32::from_str_radix(digits, 16).ok());
-            hex.unwrap_or_else(|| number.parse().ok())
+            let (counter, most) = operands.split_once(", ")?;
+            let step = instructions.iter().find_map(|line| {
+                let (to, sum) = line.strip_prefix("s_add_")?.split_once(' ')?.1.split_once(", ")?;
+                let added = sum.strip_prefix(counter)?.strip_prefix(", ")?;
+                number(added).filter(|step| to == counter && *step > 0)
+            });
+            Some(number(most)?.div_ceil(step.unwrap_or(1)))
         });
         compared.max().unwrap_or(1).max(1)
     }
@@ -95,6 +101,15 @@ impl<'a> Listing<'a> {
     /// All instructions, once each.
     fn all(&self) -> Vec<(&'a str, u32)> {
         self.instructions.iter().map(|line| (*line, 1)).collect()
+    }
+}
+
+/// A number as an operand.
+fn number(operand: &str) -> Option<u32> {
+    let operand = operand.trim();
+    match operand.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => operand.parse().ok(),
     }
 }
 
@@ -179,6 +194,10 @@ BB3:
         assert_eq!((found.valu, found.dot4, found.lds, found.waits), (6, 1, 1, 1));
         assert_eq!(found.loads.into_iter().collect::<Vec<_>>(), [(64, 1), (128, 1)]);
         assert_eq!((whole(TEXT).valu, whole(TEXT).scalar_loads), (4, 1));
+        for (step, expected) in [("2", 4), ("0x3", 4), ("4", 3), ("-1", 6), ("s7", 6)] {
+            let text = TEXT.replace("s_add_u32 s6, s6, 1", &format!("s_add_u32 s6, s6, {step}"));
+            assert_eq!(main_loop(&text).valu, expected, "{step}");
+        }
     }
 
     #[test]

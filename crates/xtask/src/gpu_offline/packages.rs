@@ -31,10 +31,9 @@ pub fn dxc(folder: &Path) -> Result<PathBuf> {
         pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]);
         crate::output(pip.arg("--dest").arg(folder).arg(DXC_PACKAGE))?;
         let archive = folder.join(DXC_PACKAGE.replace("==", "-") + ".tar.gz");
-        crate::status(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))?;
-    }
-    if !library.exists() {
-        bail!("{} is not in {DXC_PACKAGE}", library.display());
+        let mut tar = Command::new("tar");
+        crate::status(tar.arg("-xzf").arg(&archive).arg("-C").arg(folder).arg(DXC_LIBRARY))?;
+        std::fs::remove_file(archive)?;
     }
     Ok(library)
 }
@@ -61,7 +60,7 @@ impl Packages {
         };
         eprintln!("xtask: unpacking Mesa's RADV into {}", folder.display());
         if let Err(error) = download(&archive) {
-            return Ok(Err(format!("{error:#}")));
+            return Ok(Err(format!("Mesa's packages cannot be had: {}", last_line(&error))));
         }
         archive.unpack()?;
         let driver = packages.libraries.join("libvulkan_radeon.so");
@@ -88,6 +87,13 @@ impl Packages {
         command.env("VK_ICD_FILENAMES", &self.manifest);
         command.env("MESA_SHADER_CACHE_DISABLE", "true");
     }
+}
+
+/// The last line of an error: what a program that failed said at its end.
+pub fn last_line(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let mut lines = text.lines().map(str::trim).filter(|line| line.len() > 2);
+    lines.next_back().unwrap_or_default().to_owned()
 }
 
 /// The two packages.

@@ -113,8 +113,14 @@ impl Found<'_> {
             if kernels.is_empty() {
                 broken.push(format!("{}: the compiler printed no kernel", family.name));
             }
-            for (shape, token) in self.tokens(family, kernels) {
-                if DECODE_FAMILIES.contains(&family.name) && token.share < token::SHARE_MIN {
+            let tokens = self.tokens(family, kernels);
+            let has_budget = DECODE_FAMILIES.contains(&family.name);
+            if has_budget && tokens.is_empty() {
+                broken
+                    .push(format!("{}: no products from which a token is predicted", family.name));
+            }
+            for (shape, token) in tokens {
+                if has_budget && token.share < token::SHARE_MIN {
                     let share = 100.0 * token.share;
                     broken.push(format!(
                         "{}: a token of {} is predicted to read at {share:.0} % of the memory's rate",
@@ -279,29 +285,55 @@ fn shown_name(name: &str) -> String {
     .fold(words, |words, ty| words.replace(ty, &ty.replace(' ', "_")))
 }
 
-/// Whether a kernel is in the table of the page: products of one matrix as decode and prefill use them most, attention of
-/// heads of 128, and a norm.
+/// Whether a kernel is in the table of the page: products of one matrix as decode and prefill use them most, attention to
+/// caches of f16, and a norm.
 pub fn is_shown(name: &str) -> bool {
     let types = ["q4_k", "q6_k", "q8_0", "q4_0", "f16"];
     if Product::of(name).is_some() {
         let rest = name.trim_start_matches("matmul_").trim_start_matches("tile_");
         return types.iter().any(|ty| rest.starts_with(&format!("{ty}_")));
     }
-    let kinds = ["attend_split_d128_", "attend_coop_d128_"];
-    let attention = kinds.iter().any(|kind| name.starts_with(kind)) && name.contains("_f16_f16");
+    let heads = ["split_d80", "split_d96", "split_d128", "split_d192", "split_d256", "coop_d128"];
+    let is_kind = |kind: &&str| name.starts_with(&format!("attend_{kind}_"));
+    let attention = heads.iter().any(is_kind) && name.contains("_f16_f16");
     attention && !name.contains("both") || name.starts_with("rms_norm_sum_gain_f32_t")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::{Found, Sections, is_shown, read, shown_name};
     use crate::gpu_offline::FAMILIES;
 
-    fn found(said: &str, folder: &Path, addresses: Sections) -> Found<'static> {
-        let kernels = read(said, folder);
-        Found { addresses, families: vec![(&FAMILIES[0], kernels)] }
+    /// What is found of kernels of a family without a budget of decode: what the driver printed, their names with
+    /// disassemblies, and what `offline addresses` printed.
+    fn found(said: &str, code: &[(&str, &str)], addresses: Sections) -> Found<'static> {
+        static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("xtask-report-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for (name, text) in code {
+            std::fs::write(folder.join(format!("{name}.asm")), text).expect("a file");
+        }
+        let kernels = read(said, &folder);
+        std::fs::remove_dir_all(&folder).expect("the folder");
+        Found { addresses, families: vec![(&FAMILIES[2], kernels)] }
+    }
+
+    /// A kernel that does not spill, with subgroups of 32.
+    fn section(name: &str) -> String {
+        format!("@ {name}\nSubgroup Size=32\nSpilled VGPRs=0\nSpilled SGPRs=0\n")
+    }
+
+    /// Costs of a round: bytes of weights, clocks of the cache, and of workgroup memory with and without conflicts.
+    fn costs(name: &str, [bytes, cache, banks, least]: [u32; 4]) -> Sections {
+        let lines = format!(
+            "@ {name}\nloads=8\nlines=16\nweight bytes={bytes}\ncache clocks={cache}\nbank clocks={banks}\nbank \
+             clocks without conflicts={least}\n"
+        );
+        super::sections(&lines)
     }
 
     #[test]
@@ -309,40 +341,24 @@ mod tests {
         let said = "device=x\n@ gate_silu\nSpilled VGPRs=0\nSpilled SGPRs=0\n@ rope\nSpilled VGPRs=2\nSpilled \
                     SGPRs=0\n@ add\nfailed=no memory\n";
         assert_eq!(
-            found(said, "/nowhere".as_ref(), Sections::new()).broken(),
-            ["navi31: add: does not compile (no memory)", "navi31: rope: spills registers"]
+            found(said, &[], Sections::new()).broken(),
+            ["navi10: add: does not compile (no memory)", "navi10: rope: spills registers"]
         );
-        assert_eq!(
-            found("device=x\n", "/nowhere".as_ref(), Sections::new()).broken(),
-            ["navi31: the compiler printed no kernel"]
-        );
+        let nothing = found("device=x\n", &[], Sections::new());
+        assert_eq!(nothing.broken(), ["navi10: the compiler printed no kernel"]);
     }
 
     #[test]
     fn conflicts_and_missing_instructions_are_named() {
         let name = "matmul_tile_q8_0_q8_64x64_m1_t256";
-        let said = format!("@ {name}\nSubgroup Size=32\nSpilled VGPRs=0\nSpilled SGPRs=0\n");
-        let values = [
-            ("weight bytes", "4352"),
-            ("loads", "8"),
-            ("lines", "16"),
-            ("cache clocks", "32"),
-            ("bank clocks", "64"),
-            ("bank clocks without conflicts", "32"),
-        ];
-        let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let addresses = [(name.to_owned(), values.into())].into();
-        let folder = std::env::temp_dir().join(format!("xtask-report-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::write(folder.join(format!("{name}.asm")), "BB0:\n\ts_endpgm\n").expect("a file");
-        let found = found(&said, &folder, addresses);
-        std::fs::remove_dir_all(&folder).expect("the folder");
+        let code = [(name, "BB0:\n\ts_endpgm\n")];
+        let found = found(&section(name), &code, costs(name, [4352, 32, 64, 32]));
         assert_eq!(
             found.broken(),
             [
-                format!("navi31: {name}: has no packed dot product"),
-                format!("navi31: {name}: loads no 16 bytes at once"),
-                format!("navi31: {name}: 64 clocks of workgroup memory where 32 would do"),
+                format!("navi10: {name}: has no packed dot product"),
+                format!("navi10: {name}: loads no 16 bytes at once"),
+                format!("navi10: {name}: 64 clocks of workgroup memory where 32 would do"),
             ]
         );
         assert!(found.table(is_shown).contains("| matmul tile q8_0 q8 64x64 m1 t256 |"));
@@ -351,18 +367,46 @@ mod tests {
     #[test]
     fn matrices_have_instructions_and_subgroups() {
         let name = "matmul_tile_q8_0_coop_128x64_m1_t256s64";
-        let said = format!("@ {name}\nSubgroup Size=32\nSpilled VGPRs=0\nSpilled SGPRs=0\n");
-        let folder = std::env::temp_dir().join(format!("xtask-coop-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
         let code = "BB0:\n\tbuffer_load_b128 v[4:7], v1, s[0:3], 0 offen\n\ts_endpgm\n";
-        std::fs::write(folder.join(format!("{name}.asm")), code).expect("a file");
-        let found = found(&said, &folder, Sections::new());
-        std::fs::remove_dir_all(&folder).expect("the folder");
+        let found = found(&section(name), &[(name, code)], Sections::new());
         assert_eq!(
             found.broken(),
             [
-                format!("navi31: {name}: is compiled for subgroups of 32"),
-                format!("navi31: {name}: has no matrix instruction"),
+                format!("navi10: {name}: is compiled for subgroups of 32"),
+                format!("navi10: {name}: has no matrix instruction"),
+            ]
+        );
+    }
+
+    /// With so many additions in a round, 530 GB/s at most are read of the card's 960.
+    #[test]
+    fn decode_keeps_its_budgets() {
+        let names = ["matmul_q4_k_q8_raw_4x1_m1_t32s32", "matmul_q6_k_q8_4x1_m1_t32s32"];
+        let found = |additions: usize| {
+            let load = "\tbuffer_load_b128 v[4:7], v1, s[0:3], 0 offen\n";
+            let dot4 = "\tv_dot4_i32_iu8 v0, v4, v5, v0\n";
+            let code = load.to_owned() + dot4 + &"\tv_add_f32 v0, v0, v0\n".repeat(additions);
+            let costs = names.into_iter().flat_map(|name| costs(name, [4608, 200, 0, 0]));
+            let said = names.map(section).concat();
+            let code = names.map(|name| (name, code.as_str()));
+            let mut found = found(&said, &code, costs.collect());
+            found.families[0].0 = &FAMILIES[0];
+            found
+        };
+        assert_eq!(found(300).broken(), [] as [&str; 0]);
+        let mut without = found(300);
+        without.families[0].1.remove(names[1]);
+        let missing = "navi31: no products from which a token is predicted";
+        assert_eq!(without.broken(), [missing]);
+        assert_eq!(
+            found(4000).broken(),
+            [
+                "navi31: a token of 8B is predicted to read at 50 % of the memory's rate"
+                    .to_owned(),
+                "navi31: a token of 70B is predicted to read at 54 % of the memory's rate"
+                    .to_owned(),
+                format!("navi31: {}: ALU allows 0.6 of the memory's rate, not 2", names[0]),
+                format!("navi31: {}: ALU allows 0.6 of the memory's rate, not 2", names[1]),
             ]
         );
     }
