@@ -406,7 +406,7 @@ const LINE: usize = 16;
 /// A packed chunk.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedRows<'a> {
-    /// `[cols / 4, tokens, 4]`.
+    /// `[cols / 4, tokens, 4]`, and all bytes of the chunk after them.
     pub quants: &'a [u8],
     /// `[tokens]`, -128 · sum of quants and outliers.
     pub sums: &'a [i32],
@@ -426,13 +426,12 @@ impl<'a> PackedRows<'a> {
 
     /// The chunk of `tokens` tokens at the start of `bytes`.
     pub fn of(bytes: &'a [u8], cols: usize, tokens: usize) -> PackedRows<'a> {
-        let (quants, rest) = bytes.split_at(cols * tokens);
-        let (sums, rest) = rest.split_at(4 * tokens);
+        let (sums, rest) = bytes[cols * tokens..].split_at(4 * tokens);
         let (scales, rest) = rest.split_at(4 * tokens);
         let (zeros, rest) = rest.split_at(4 * tokens);
         let outliers = &rest[..size_of::<Outliers>() * tokens];
         PackedRows {
-            quants,
+            quants: bytes,
             sums: bytemuck::cast_slice(sums),
             scales: bytemuck::cast_slice(scales),
             zeros: bytemuck::cast_slice(zeros),

@@ -79,7 +79,7 @@ impl NarrowBytes for uint8x16_t {
     #[inline(always)]
     fn centred(self, signs: &[u32; 8], first: usize, zero: u8) -> Self {
         let [a, b, c, d] = signs[first / 32].to_le_bytes();
-        let negative = spread_bits(if first % 32 == 0 { [a, b] } else { [c, d] });
+        let negative = spread_bits(if first.is_multiple_of(32) { [a, b] } else { [c, d] });
         // -x = !x + 1
         vaddq_u8(vsubq_u8(veorq_u8(self, negative), negative), vdupq_n_u8(zero))
     }

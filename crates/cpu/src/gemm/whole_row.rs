@@ -128,12 +128,12 @@ impl WholeRow {
                     );
                     is_summed = true;
                 }
-                let quants = span.start * tokens..span.end * tokens;
                 let last = RowScales { weights: &scratch.scales, x: x.scales };
                 let product = RowProduct {
                     steps: &scratch.panel.steps,
                     negative: &scratch.panel.negative,
-                    x: &x.quants[quants],
+                    x: &x.quants[span.start * tokens..],
+                    columns: span.len(),
                     x_ahead: CHUNKS_AHEAD * chunk_bytes,
                     tokens,
                     first: (col == 0).then_some(x.sums),

@@ -89,6 +89,7 @@ safe! {
     vreinterpretq_f32_u32(a: uint32x4_t) -> float32x4_t;
     vreinterpretq_f32_u8(a: uint8x16_t) -> float32x4_t;
     vreinterpretq_f64_f32(a: float32x4_t) -> float64x2_t;
+    vreinterpretq_s32_f32(a: float32x4_t) -> int32x4_t;
     vreinterpretq_s8_s32(a: int32x4_t) -> int8x16_t;
     vreinterpretq_s8_u8(a: uint8x16_t) -> int8x16_t;
     vreinterpretq_u16_u8(a: uint8x16_t) -> uint16x8_t;

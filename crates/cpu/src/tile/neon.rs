@@ -17,9 +17,10 @@ use crate::level::rows::Neon;
 use crate::neon::{load, load_floats, store_floats};
 use crate::panel::neon::{columns, transpose};
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
+use crate::tile::whole_row::{RowProduct, RowScales, RowTile, RowTiles, fill};
 use crate::tile::{
     FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, by_tokens, check_strip,
-    few_columns, float, format_of_form, in_order, never, whole_row,
+    few_columns, float, format_of_form, in_order, never,
 };
 
 /// Maximum tokens per tile.
@@ -70,6 +71,68 @@ pub(super) fn passes<P: Products<V>, S: Shape, const V: usize>(
         let (pass, strip) = (Pass { product, first }, &mut strip[first..]);
         let units = product.block.tokens.div_ceil(P::TOKENS);
         by_tokens!(units, U up to TOKENS / P::TOKENS => pass.run::<P, S, V, U>(p, strip));
+    }
+}
+
+/// The kernels of rows with one scale, with a level's tile, for which `COLUMNS` columns of a row are beside each other.
+pub(super) const fn row_tiles<const COLUMNS: usize>(tile: RowTile) -> RowTiles {
+    RowTiles { tokens_max: TOKENS, fill: fill::<false, COLUMNS>, tile, beats_floats: false }
+}
+
+/// See [`RowTile`].
+#[inline(always)]
+pub(super) fn row_passes<P: Products<V>, const V: usize, const COLUMNS: usize>(
+    p: P,
+    mut product: RowProduct<'_>,
+    strip: &mut [f32],
+) {
+    const { assert!(COLUMNS == P::COLUMNS) };
+    product.fetch();
+    check_strip(strip, product.stride, product.tokens, ROWS);
+    if product.has_outliers() {
+        product.add_outliers::<false, COLUMNS>(strip);
+        // The sums have begun.
+        product.first = None;
+    }
+    for first in [0, PASS_ROWS] {
+        let (units, strip) = (product.tokens.div_ceil(P::TOKENS), &mut strip[first..]);
+        by_tokens!(units, U up to TOKENS / P::TOKENS => row_pass::<P, V, U>(p, product, first, strip));
+    }
+}
+
+/// Rows `first..first + 16` of a product of rows with one scale.
+#[inline(always)]
+fn row_pass<P: Products<V>, const V: usize, const U: usize>(
+    p: P,
+    product: RowProduct<'_>,
+    first: usize,
+    strip: &mut [f32],
+) {
+    let (steps, n, x) = (product.count(), product.tokens, product.x.as_ptr().cast::<i32>());
+    assert!(first <= PASS_ROWS && n.div_ceil(P::TOKENS) == U && x.is_aligned());
+    // SAFETY: `count` has checked that the panel and the activations have as many, and four bytes after them.
+    let dots = unsafe {
+        let quants = product.steps.as_ptr().cast::<i8>().add(P::COLUMNS * first);
+        p.dots::<U>(steps, quants, x, n)
+    };
+    for t in 0..n {
+        let found = dots[t / P::TOKENS].map(vreinterpretq_f32_s32);
+        let found = p.of_token(&found, t % P::TOKENS);
+        let out = strip[t * product.stride..].as_chunks_mut::<4>().0;
+        for (four, (out, found)) in out.iter_mut().zip(found).enumerate() {
+            let mut sum = vreinterpretq_s32_f32(found);
+            if product.first.is_none() {
+                sum = vaddq_s32(sum, vreinterpretq_s32_f32(load_floats(out)));
+            }
+            let value = match product.last {
+                None => vreinterpretq_f32_s32(sum),
+                Some(RowScales { weights, x }) => {
+                    let d = load_floats(&weights.as_chunks().0[first / 4 + four]);
+                    vmulq_f32(vcvtq_f32_s32(sum), vmulq_n_f32(d, x[t]))
+                }
+            };
+            store_floats(out, value);
+        }
     }
 }
 
@@ -153,7 +216,7 @@ impl Tiled for Neon {
             tile: float::tile::<Lanes, 2, TOKENS, false>,
         },
         pair_tiles: None,
-        row_tiles: whole_row::PORTABLE,
+        row_tiles: row_tiles::<4>(row_tile),
         fill: |_| None,
         tokens_min: few_columns,
         rounding: never,
@@ -188,6 +251,11 @@ fn tile_1<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
 /// See [`Tile`]; sums of `chain` steps fit 16 bits.
 fn tile<S: Shape>(chain: usize, product: Product<'_>, strip: &mut [f32]) {
     passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, product, strip);
+}
+
+/// See [`RowTile`]; the sums of two products, of 128 and 127 at most, fit 16 bits.
+fn row_tile(product: RowProduct<'_>, strip: &mut [f32]) {
+    row_passes::<_, 4, 4>(Plain { chain: 1 }, product, strip);
 }
 
 /// 16-bit products in chains of steps; a vector holds four rows of one token.

@@ -8,12 +8,17 @@ use crate::neon::intrinsics::*;
 use crate::level::rows::{Neon, NeonDotprod};
 use crate::neon::sdot_four;
 use crate::panel::{Adjust, Quants, ROWS};
-use crate::tile::neon::{PASS_ROWS, Products, in_rows, interleave, passes};
+use crate::tile::neon::{PASS_ROWS, Products, in_rows, interleave, passes, row_passes, row_tiles};
+use crate::tile::whole_row::RowProduct;
 use crate::tile::{Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, in_order};
 
 impl Tiled for NeonDotprod {
-    const TILING: Tiling =
-        Tiling { names: ["int8 neon-dotprod", "f32 neon"], tiles, ..Neon::TILING };
+    const TILING: Tiling = Tiling {
+        names: ["int8 neon-dotprod", "f32 neon"],
+        tiles,
+        row_tiles: row_tiles::<4>(row_tile),
+        ..Neon::TILING
+    };
 }
 
 fn tiles(quants: &Quants) -> Tiles {
@@ -27,7 +32,13 @@ fn tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
     passes::<_, S, 4>(Dotprod(()), product, strip);
 }
 
-/// Proof that the feature was detected: only [`tile`] creates it. A vector holds four rows of one token.
+/// See [`RowTile`](crate::tile::whole_row::RowTile).
+#[target_feature(enable = "dotprod")]
+fn row_tile(product: RowProduct<'_>, strip: &mut [f32]) {
+    row_passes::<_, 4, 4>(Dotprod(()), product, strip);
+}
+
+/// Proof that the feature was detected: only the tiles create it. A vector holds four rows of one token.
 #[derive(Clone, Copy)]
 struct Dotprod(());
 

@@ -10,11 +10,17 @@ use crate::neon::intrinsics::*;
 use crate::level::rows::{Neon, NeonI8mm};
 use crate::neon::{load, load_floats, smmla};
 use crate::panel::{Adjust, Panel, Quants, ROWS, Span};
-use crate::tile::neon::{PASS_ROWS, Products, lines, passes};
+use crate::tile::neon::{PASS_ROWS, Products, lines, passes, row_passes, row_tiles};
+use crate::tile::whole_row::RowProduct;
 use crate::tile::{Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, in_order};
 
 impl Tiled for NeonI8mm {
-    const TILING: Tiling = Tiling { names: ["int8 neon-i8mm", "f32 neon"], tiles, ..Neon::TILING };
+    const TILING: Tiling = Tiling {
+        names: ["int8 neon-i8mm", "f32 neon"],
+        tiles,
+        row_tiles: row_tiles::<8>(row_tile),
+        ..Neon::TILING
+    };
 }
 
 fn tiles(quants: &Quants) -> Tiles {
@@ -26,6 +32,12 @@ fn tiles(quants: &Quants) -> Tiles {
 #[target_feature(enable = "dotprod,i8mm")]
 fn tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
     passes::<_, S, 8>(I8mm(()), product, strip);
+}
+
+/// See [`RowTile`](crate::tile::whole_row::RowTile).
+#[target_feature(enable = "dotprod,i8mm")]
+fn row_tile(product: RowProduct<'_>, strip: &mut [f32]) {
+    row_passes::<_, 8, 8>(I8mm(()), product, strip);
 }
 
 /// See [`crate::tile::Interleave`]; quants are `[columns / 8, rows / 2, 2, 8]`.
@@ -49,7 +61,7 @@ fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Pane
     lines(spans, first, adjust.mins, panel);
 }
 
-/// Proof that the features were detected: only [`tile`] creates it. A vector holds two rows of two tokens: row 0 of
+/// Proof that the features were detected: only the tiles create it. A vector holds two rows of two tokens: row 0 of
 /// tokens 0 and 1, row 1 of both.
 #[derive(Clone, Copy)]
 struct I8mm(());

@@ -9,6 +9,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::activations::Outliers;
+use crate::bytes::u32_at;
 use crate::panel::ROWS;
 use crate::stream::{Ahead, PanelRows, prefetch_lines};
 use crate::tile::check_strip;
@@ -19,7 +20,7 @@ pub(crate) const COLS: usize = 512;
 /// Steps of four columns in a panel.
 const STEPS: usize = COLS / 4;
 
-/// Four columns of a panel's rows, signed or with their sign bits flipped.
+/// Four columns of a panel's rows, or half of eight (see [`fill`]), signed or with their sign bits flipped.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Step(pub [[u8; 4]; ROWS]);
@@ -56,8 +57,10 @@ pub(crate) struct RowProduct<'a> {
     /// See [`PanelMut::negative`].
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 alone needs it"))]
     pub negative: &'a [i32; ROWS],
-    /// `[columns / 4, tokens, 4]` i8.
+    /// `[columns / 4, tokens, 4]` i8, and at least four more bytes.
     pub x: &'a [u8],
+    /// Columns of the panel that are used, a multiple of 32.
+    pub columns: usize,
     /// Distance in bytes to activations to prefetch meanwhile, as many.
     pub x_ahead: usize,
     pub tokens: usize,
@@ -100,9 +103,9 @@ pub(crate) struct RowScales<'a> {
 impl RowProduct<'_> {
     /// Steps of four columns.
     #[inline(always)]
-    fn count(&self) -> usize {
-        let steps = self.x.len() / 4 / self.tokens;
-        assert!(steps <= self.steps.len() && self.x.len() == 4 * steps * self.tokens);
+    pub fn count(&self) -> usize {
+        let steps = self.columns / 4;
+        assert!(steps <= self.steps.len() && self.x.len() >= 4 * (steps * self.tokens + 1));
         assert!(self.first.is_none_or(|first| first.len() == self.tokens));
         assert!(self.last.is_none_or(|last| last.x.len() == self.tokens));
         assert!(self.outliers.len() == self.tokens && self.zeros.len() == self.tokens);
@@ -111,16 +114,17 @@ impl RowProduct<'_> {
 
     /// Whether any token has outliers or a zero point.
     #[inline(always)]
-    fn has_outliers(&self) -> bool {
+    pub fn has_outliers(&self) -> bool {
         let has_any = |(outliers, zero): (&Outliers, &i32)| outliers[0].value | zero != 0;
         self.outliers.iter().zip(self.zeros).any(has_any)
     }
 
-    /// Adds the products of outliers and zero points to the strip, in the first panel to what it starts from. Codes are
-    /// signed, or have their sign bits flipped.
+    /// Adds the products of outliers and zero points to the strip, in the first panel to what it starts from, with codes as
+    /// [`fill`] writes them.
     #[inline(always)]
-    fn add_outliers<const FLIPPED: bool>(&self, strip: &mut [f32]) {
+    pub fn add_outliers<const FLIPPED: bool, const COLUMNS: usize>(&self, strip: &mut [f32]) {
         let steps = self.count();
+        let codes = bytemuck::cast_slice::<Step, u8>(self.steps).as_chunks::<COLUMNS>().0;
         for token in 0..self.tokens {
             let strip = &mut strip[token * self.stride..][..ROWS];
             let mut sums = [self.start(token).filter(|_| FLIPPED).unwrap_or(0); ROWS];
@@ -134,8 +138,9 @@ impl RowProduct<'_> {
                 }
             }
             for InPanel { step, bits, value } in self.outliers(token, steps) {
-                for (sum, codes) in sums.iter_mut().zip(&self.steps[step].0) {
-                    let codes = u32::from_le_bytes(*codes);
+                let (of_rows, part) = (4 * step / COLUMNS * ROWS, 4 * step % COLUMNS);
+                for (sum, codes) in sums.iter_mut().zip(&codes[of_rows..of_rows + ROWS]) {
+                    let codes = u32_at(codes, part);
                     let code = match FLIPPED {
                         true => (codes >> bits & 0xff).cast_signed(),
                         false => (codes << (24 - bits)).cast_signed() >> 24,
@@ -151,9 +156,10 @@ impl RowProduct<'_> {
 
     /// Prefetches what follows.
     #[inline(always)]
-    fn fetch(&self) {
+    pub fn fetch(&self) {
         self.ahead.fetch();
-        prefetch_lines(self.x.as_ptr().wrapping_add(self.x_ahead), self.x.len().div_ceil(64));
+        let lines = (self.columns * self.tokens).div_ceil(64);
+        prefetch_lines(self.x.as_ptr().wrapping_add(self.x_ahead), lines);
     }
 
     /// A token's outliers in the panel.
@@ -195,14 +201,22 @@ pub(crate) struct RowTiles {
 }
 
 /// Plain Rust, whose loops over rows a compiler may vectorize.
-pub(super) const PORTABLE: RowTiles = RowTiles { tokens_max: 4, fill, tile, beats_floats: false };
+pub(super) const PORTABLE: RowTiles =
+    RowTiles { tokens_max: 4, fill: fill::<true, 4>, tile, beats_floats: false };
 
-/// Writes rows with their sign bits flipped.
-fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut PanelMut<'_>) {
+/// Writes rows, with `COLUMNS` columns of a row beside each other, 4 or 8, and perhaps with flipped sign bits.
+pub(super) fn fill<const FLIPPED: bool, const COLUMNS: usize>(
+    rows: PanelRows<'_>,
+    count: usize,
+    first: usize,
+    panel: &mut PanelMut<'_>,
+) {
+    let flip = if FLIPPED { 0x80 } else { 0 };
+    let places = bytemuck::cast_slice_mut::<Step, u8>(panel.steps).as_chunks_mut::<COLUMNS>().0;
     for row in 0..count {
-        let steps = rows.row(row).as_chunks::<4>().0;
-        for (to, four) in panel.steps.iter_mut().zip(steps) {
-            to.0[first + row] = four.map(|code| code ^ 0x80);
+        let places = places[first + row..].iter_mut().step_by(ROWS);
+        for (to, columns) in places.zip(rows.row(row).as_chunks::<COLUMNS>().0) {
+            *to = columns.map(|code| code ^ flip);
         }
     }
 }
@@ -212,7 +226,7 @@ fn tile(mut product: RowProduct<'_>, strip: &mut [f32]) {
     product.fetch();
     check_strip(strip, product.stride, product.tokens, ROWS);
     if product.has_outliers() {
-        product.add_outliers::<true>(strip);
+        product.add_outliers::<true, 4>(strip);
         // The sums have begun.
         product.first = None;
     }
@@ -358,14 +372,14 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline(never)]
     fn outliers_512(product: &RowProduct<'_>, strip: &mut [f32]) {
-        product.add_outliers::<true>(strip);
+        product.add_outliers::<true, 4>(strip);
     }
 
     /// [`outliers_512`] for codes with flipped sign bits or signed ones.
     #[target_feature(enable = "avx2")]
     #[inline(never)]
     fn outliers_256<const FLIPPED: bool>(product: &RowProduct<'_>, strip: &mut [f32]) {
-        product.add_outliers::<FLIPPED>(strip);
+        product.add_outliers::<FLIPPED, 4>(strip);
     }
 
     /// Flips sign bits for unsigned operands, or sums the magnitudes of negative weights.

@@ -207,6 +207,7 @@ impl Sweep {
                     steps: bytemuck::cast_slice::<u8, Step>(steps),
                     negative,
                     x: x.quants,
+                    columns: dim,
                     x_ahead: 0,
                     tokens: range.len(),
                     first: Some(x.sums),
