@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use bilayer_convert::smooth::{Before, Folded, Smoothed};
 use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
@@ -13,6 +14,7 @@ use bilayer_engine::placement::Placing;
 use bilayer_gguf::{Metadata, MetadataOverride};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
+use bilayer_measure::links::links;
 use bilayer_models::{
     Architecture, AttentionGate, Config, FfnInput, Layer, Mixer, Norm, NormAt, Outline, Pooling,
     QkNorm, Scaling, Settings, of_checkpoint,
@@ -1237,6 +1239,50 @@ fn large_channels_of_keys_are_rounded_less_after_the_transform() {
             assert!(transformed > 1e-6 && transformed < 0.6 * plain, "{what}");
         }
     }
+}
+
+/// The matrices and biases of values that can be divided in the three layers of some architectures: none where values are in
+/// the keys, normalized, or multiplied with a gate after attention.
+const DIVIDED_VALUES: &[(&str, usize)] = &[
+    ("llama", 3),
+    ("qwen2", 6),
+    ("gptneox", 6),
+    ("bert", 6),
+    ("deepseek2", 0),
+    ("gemma4", 0),
+    ("muse-glimmer", 0),
+    ("qwen35", 0),
+];
+
+/// Inputs whose channels are divided where they are computed, and multiplied again where they are read, give the logits that
+/// they had, in every architecture: each one's graph says which they are.
+#[test]
+fn inputs_that_are_divided_give_the_logits_they_had() {
+    let mut expected = DIVIDED_VALUES.to_vec();
+    for architecture in bilayer_models::all() {
+        let name = architecture.name;
+        let [model, same] = [(); 2].map(|()| random(architecture, &SMALLEST));
+        let inputs = links(&model.graph).into_iter().map(|link| {
+            // From a quarter to four, another one for each channel.
+            let factor = |column| (2.0 * (link.repeats.channel(column) as f32 * 1.7).sin()).exp2();
+            let factors = (0..link.matrices[0].cols).map(factor).collect();
+            Folded { link, alpha: Some(0.5), factors, outliers: Vec::new(), errors: [0.0; 2] }
+        });
+        let smoothed = Smoothed { inputs: inputs.collect() };
+        let of_values =
+            |tensor: &&str| tensor.contains(".attn_v.") || tensor.contains(".attn_qkv.");
+        let befores = smoothed.inputs.iter().map(|input| &input.link.before);
+        let count = befores.flat_map(Before::tensors).filter(of_values).count();
+        expected.retain(|known| *known != (name, count));
+        let divided = Model::new(smoothed.apply(same.file).unwrap());
+        let tokens = Random(11).tokens(40, model.config.vocab);
+        let logits = |model: &Model| {
+            let runner = Runner::single(model, Box::new(Reference::new()), LIMITS);
+            runner.unwrap().prefill(&tokens).unwrap()
+        };
+        assert_close(&logits(&divided), &logits(&model), 1e-5, name);
+    }
+    assert!(expected.is_empty(), "{expected:?}");
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! channel j of a matrix's input by s_j and multiplying column j of the matrix by s_j changes nothing in exact
 //! arithmetic; s_j = max|X_j|^α / max|W_j|^(1-α) balances both. The division costs nothing at run time: it is folded into
 //! what computes the input ([`Before`]), which the graph tells, without names: the gain and bias of a norm, or the rows of
-//! the matrix before a gate. An input that something else reads too, such as a residual after a norm, stays as it is.
+//! the matrix before a gate, or of that of an attention's values. An input that something else reads too, such as a residual
+//! after a norm, stays as it is. Query heads that read one key-value head share its factors ([`Repeats`]).
 //!
 //! [`Alpha::Auto`] searches α for every input: on sampled activations and rows of weights, the squared error of the products
 //! that the type's quantizer and CPU kernel make. An input stays as it is unless that falls clearly, on rows that had no part
@@ -27,7 +28,7 @@ use crate::{Error, Progress};
 
 mod search;
 
-pub use bilayer_measure::links::{Before, Link};
+pub use bilayer_measure::links::{Before, Link, Repeats};
 
 /// Activation rows kept per input for the search.
 const ROWS: usize = 32;
@@ -85,9 +86,9 @@ pub struct Folded {
     pub link: Link,
     /// The exponent; `None` if smoothing would only lose, and all factors are 1.
     pub alpha: Option<f32>,
-    /// A factor per channel; their geometric mean is 1.
+    /// A factor per column of the matrices, the same for those of one channel; their geometric mean is 1.
     pub factors: Vec<f32>,
-    /// Channels whose largest activation is at least 10 times the median of all channels, with that ratio, largest first.
+    /// Columns whose largest activation is at least 10 times the median of all, with that ratio, largest first.
     pub outliers: Vec<(usize, f32)>,
     /// Squared error of the sampled products, relative to their squares, without and with the factors.
     pub errors: [f64; 2],
@@ -115,8 +116,7 @@ impl Smooth {
     ) -> Result<Smoothed, Error> {
         let links = links(model.graph());
         if links.is_empty() {
-            let reason =
-                "no norm or gate feeds only matrices, as in models that normalize after each sum";
+            let reason = "no norm, factor of a gate or values of an attention feed only matrices";
             return Err(Error::Smooth { what: model.name(), reason: reason.into() });
         }
         for name in links.iter().flat_map(Link::tensors) {
@@ -154,8 +154,9 @@ impl Smooth {
 
     /// The factors of one input.
     fn input(&self, file: &File, link: Link, sample: Sample<'_>) -> Result<Folded, Error> {
-        let weights = search::Weights::read(file, &link.matrices)?;
-        let found = search::best(self, &weights, sample).map_err(|error| Error::Weight {
+        let weights = search::Weights::read(file, &link)?;
+        let shared = Sample { peaks: &link.repeats.largest(sample.peaks), ..sample };
+        let found = search::best(self, &weights, shared).map_err(|error| Error::Weight {
             tensor: link.matrices[0].tensor.clone(),
             reason: error.to_string(),
         });
@@ -189,9 +190,12 @@ impl Smoothed {
                 continue;
             }
             for Divided { matrix, channels } in link.before.parts() {
-                let factor = |row: usize, col: usize| match channels {
-                    Channels::Rows => 1.0 / factors[row],
-                    Channels::Columns => 1.0 / factors[col],
+                let factor = |row: usize, col: usize| {
+                    let channel = match channels {
+                        Channels::Rows => row,
+                        Channels::Columns => col,
+                    };
+                    1.0 / factors[link.repeats.column(channel)]
                 };
                 file = scaled(&file, matrix, factor)?;
             }
@@ -284,8 +288,8 @@ mod tests {
     fn a_smoothed_model_computes_the_same_with_fewer_outliers() {
         let model = Model::new(changed(90.0)).unwrap();
         let smoothed = measure(&model, &text(), Alpha::Auto).unwrap();
-        // Two layers with two norms and a gate each.
-        assert_eq!(smoothed.inputs.len(), 6);
+        // Two layers with two norms, an attention and a gate each.
+        assert_eq!(smoothed.inputs.len(), 8);
         let first = &smoothed.inputs[0];
         assert_eq!(first.link.before.tensors().collect::<Vec<_>>(), ["blk.0.attn_norm.weight"]);
         let matrices: Vec<_> = first.link.matrices.iter().map(|m| m.tensor.as_str()).collect();
@@ -304,6 +308,35 @@ mod tests {
             model.file().bytes(model.file().tensor("blk.0.attn_norm.weight").unwrap())
         };
         assert!(gain(&model) != gain(&after));
+    }
+
+    #[test]
+    fn outliers_of_values_move_into_the_matrix_after_attention() {
+        // One of the 64 channels of the first of two key-value heads, which two query heads read.
+        let row =
+            TensorRows { tensor: "blk.0.attn_v.weight".into(), first_row: 5, rows: 1, cols: 256 };
+        let far = || scaled(&file(Type::F32), &row, |_, _| 90.0).unwrap();
+        let model = Model::new(far()).unwrap();
+        let smoothed = measure(&model, &text(), Alpha::Auto).unwrap();
+        let is_of_values = |input: &&Folded| input.link.before.tensors().eq([row.tensor.as_str()]);
+        let found = smoothed.inputs.iter().find(is_of_values).unwrap();
+        assert_eq!(found.link.matrices[0].tensor, "blk.0.attn_output.weight");
+        assert!(found.alpha.is_some() && found.errors[1] < 0.5 * found.errors[0]);
+        let outliers: Vec<usize> = found.outliers.iter().map(|(column, _)| *column).collect();
+        assert!(outliers == [5, 69] || outliers == [69, 5], "{outliers:?}");
+        for (column, factor) in found.factors.iter().enumerate() {
+            assert_eq!(*factor, found.factors[column / 128 * 128 + column % 64], "{column}");
+            assert!(column % 64 == 5 || *factor < found.factors[5], "{column}: {factor}");
+        }
+        let after = smoothed.apply(far()).unwrap();
+        let weights = |file: &File, name: &str| file.bytes(file.tensor(name).unwrap());
+        assert!(weights(&after, &row.tensor) != weights(model.file(), &row.tensor));
+        let text = text();
+        let calibration = Calibration { text: &text, window_len: 16, windows: 2 };
+        let goes_on = &mut |_, _| ControlFlow::Continue(());
+        let after = Model::new(after).unwrap();
+        let compared = compare(&model, &after, &calibration, Some(2), goes_on).unwrap();
+        assert!(compared.kl.abs() < 1e-5, "{compared:?}");
     }
 
     #[test]

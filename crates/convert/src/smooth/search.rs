@@ -2,7 +2,7 @@
 
 use bilayer_gguf::File;
 use bilayer_measure::imatrix::Sample;
-use bilayer_measure::links::TensorRows;
+use bilayer_measure::links::{Link, TensorRows};
 use bilayer_measure::products;
 use bilayer_quant::Type;
 
@@ -26,7 +26,7 @@ const RATIO_MAX: f32 = 1e3;
 /// What is needed of the matrices that share an input.
 pub(super) struct Weights {
     cols: usize,
-    /// The largest magnitude of each column, over all rows of all matrices.
+    /// The largest magnitude of each column's channel, over all rows of all matrices.
     peaks: Vec<f32>,
     /// Some rows, `[rows, cols]`.
     rows: Vec<f32>,
@@ -37,7 +37,7 @@ impl Weights {
     ///
     /// # Errors
     /// [`Error::Weight`] for weights that are not finite.
-    pub fn read(file: &File, matrices: &[TensorRows]) -> Result<Weights, Error> {
+    pub fn read(file: &File, Link { matrices, repeats, .. }: &Link) -> Result<Weights, Error> {
         let cols = matrices[0].cols;
         let mut all = Weights { cols, peaks: vec![0.0; cols], rows: Vec::new() };
         for TensorRows { tensor, first_row, rows, .. } in matrices {
@@ -63,6 +63,7 @@ impl Weights {
                 }
             }
         }
+        all.peaks = repeats.largest(&all.peaks);
         Ok(all)
     }
 }
