@@ -9,16 +9,18 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 pub const USAGE: &str = "\
-cargo xtask quality-table [--windows 40] [-c 256] [--bilayer PROGRAM] [--write] MODEL TEXT
+cargo xtask quality-table [--types NAMES] [--windows 40] [-c 256] [--bilayer PROGRAM] [--write] MODEL TEXT
                               quantize the model (an F32 file, or a checkpoint's folder) to every mix, with and without
-                              importance, and to measured mixes of the same sizes; calibrate on the first half of the
-                              text, score the last tenth; --write puts the table into docs/performance.md";
+                              importance, to measured mixes of the same sizes, and to W8A8 by activations; calibrate on
+                              the first half of the text, score the last tenth; --types W8A8,Q8_0 takes only these;
+                              --write puts the table of all into docs/performance.md";
 
 /// The types; those with `true` also get a measured mix of equal size.
 const TYPES: &[(&str, bool)] = &[
     ("F16", false),
     ("BF16", false),
     ("Q8_0", false),
+    ("W8A8", false),
     ("Q6_K", false),
     ("Q5_K_M", true),
     ("Q5_K_S", false),
@@ -53,6 +55,13 @@ const TYPES: &[(&str, bool)] = &[
 /// Types that are made only with importance.
 const WEIGHTED: &[&str] = &["IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
+/// Types without a search in their blocks: importance changes nothing.
+const UNWEIGHTED: &[&str] = &["F16", "BF16", "Q8_0", "W8A8"];
+
+/// The type that is also made by activations, and the flags for that.
+const BY_ACTIVATIONS: (&str, &[&str]) =
+    ("W8A8", &["--smooth auto", "--gptq", "--smooth auto --gptq"]);
+
 /// The inputs and outputs of a measurement.
 struct Work {
     bilayer: PathBuf,
@@ -60,6 +69,7 @@ struct Work {
     folder: PathBuf,
     window: String,
     windows: String,
+    types: Vec<(&'static str, bool)>,
     /// The printed lines.
     lines: RefCell<String>,
 }
@@ -67,7 +77,7 @@ struct Work {
 /// Measures and prints.
 pub fn run(args: &[String]) -> Result<()> {
     let (mut windows, mut window) = ("40".to_owned(), "256".to_owned());
-    let (mut bilayer, mut write) = (None, false);
+    let (mut bilayer, mut write, mut types) = (None, false, TYPES.to_vec());
     let mut files = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -75,6 +85,7 @@ pub fn run(args: &[String]) -> Result<()> {
         match arg.as_str() {
             "--windows" => windows = value()?,
             "-c" => window = value()?,
+            "--types" => types = some(&value()?)?,
             "--bilayer" => bilayer = Some(PathBuf::from(value()?)),
             "--write" => write = true,
             flag if flag.starts_with('-') => bail!("no flag `{flag}`\n{USAGE}"),
@@ -82,11 +93,14 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     let [model, text] = &files[..] else { bail!("a model and a text\n{USAGE}") };
+    if write && types.len() < TYPES.len() {
+        bail!("--write: the table is that of all types; leave out --types");
+    }
     let folder = std::path::absolute("target/quality")?;
     std::fs::create_dir_all(&folder)?;
     let bilayer = super::compare::program(bilayer.as_deref())?;
     let (model, lines) = (model.clone(), RefCell::default());
-    let mut work = Work { bilayer, model, folder, window, windows, lines };
+    let mut work = Work { bilayer, model, folder, window, windows, types, lines };
     if work.model.is_dir() {
         work.model = work.converted()?;
     }
@@ -96,6 +110,17 @@ pub fn run(args: &[String]) -> Result<()> {
         crate::rewrite(Path::new(crate::PERFORMANCE), "quality-table", |_| work.lines.take())?;
     }
     Ok(())
+}
+
+/// The types of a list of names, in the order of the table.
+fn some(names: &str) -> Result<Vec<(&'static str, bool)>> {
+    let names: Vec<&str> = names.split(',').collect();
+    let is_known = |name: &&&str| TYPES.iter().any(|(known, _)| known == *name);
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+        let all: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+        bail!("--types {unknown}: not one of {}", all.join(", "));
+    }
+    Ok(TYPES.iter().copied().filter(|(name, _)| names.contains(name)).collect())
 }
 
 impl Work {
@@ -159,43 +184,44 @@ impl Work {
             "| F32 | | 32.00 | {:.2} | {perplexity:.4} | 0 | 0 | 100 |",
             bytes as f64 / 1e6
         ))?;
-        for (ty, measured) in TYPES {
+        let on_text = ["--calibration", &calibration, "-c", &self.window];
+        for &(ty, measured) in &self.types {
             for importance in ["", "yes"] {
-                if importance.is_empty() && WEIGHTED.contains(ty) {
+                if importance.is_empty() && WEIGHTED.contains(&ty) {
                     continue;
                 }
                 let both = ["--imatrix", imatrix.as_str()];
                 let weighted = if importance == "yes" { &both[..] } else { &[] };
-                let out = self.file("out.gguf");
-                let plain = with(&["quantize"], &[&[model.as_str(), &out, ty], weighted].concat());
-                let made = go(plain)?;
+                let made = self.quantized(&[&[ty], weighted].concat())?;
                 let before = self.row(ty, importance, &made)?;
-                if *measured {
-                    let bits = made["bpw"].as_f64().context("bpw")?;
-                    let target = format!("{bits:.6}");
-                    let asked = [
-                        "--calibration",
-                        &calibration,
-                        "-c",
-                        &self.window,
-                        "--target-bpw",
-                        &target,
-                    ];
-                    let made = go(with(
-                        &["quantize"],
-                        &[&[model.as_str(), &out], &asked[..], weighted].concat(),
-                    ))?;
+                if measured {
+                    let target = format!("{:.6}", made["bpw"].as_f64().context("bpw")?);
+                    let asked = [&["--target-bpw", &target], &on_text[..], weighted].concat();
+                    let made = self.quantized(&asked)?;
                     let name = format!("`--target-bpw`, size of {ty}");
                     let after = self.row(&name, importance, &made)?;
                     eprintln!("{ty} {importance}: KL {before:.5} -> {after:.5}");
                 }
-                // Without a search, importance changes nothing.
-                if ["F16", "BF16", "Q8_0"].contains(ty) {
+                if UNWEIGHTED.contains(&ty) {
                     break;
                 }
             }
+            let (by_activations, ways) = BY_ACTIVATIONS;
+            for way in ways.iter().filter(|_| ty == by_activations) {
+                let flags: Vec<&str> = way.split(' ').collect();
+                let windows = ["--chunks", &self.windows];
+                let made =
+                    self.quantized(&[&[ty], &flags[..], &on_text[..], &windows[..]].concat())?;
+                self.row(&format!("{ty} `{way}`"), "", &made)?;
+            }
         }
         Ok(())
+    }
+
+    /// Quantizes the model; returns the report.
+    fn quantized(&self, arguments: &[&str]) -> Result<Value> {
+        let (model, out) = (self.model.display().to_string(), self.file("out.gguf"));
+        self.json(&[&["quantize", &model, &out], arguments].concat())
     }
 
     /// Scores a model and prints its row; returns its mean divergence.
@@ -222,5 +248,18 @@ impl Work {
     fn say(&self, line: &str) -> Result<()> {
         *self.lines.borrow_mut() += &format!("{line}\n");
         writeln!(std::io::stdout(), "{line}").context("standard output")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::some;
+
+    #[test]
+    fn some_types_are_taken_in_the_order_of_the_table() {
+        let taken = some("W8A8,Q8_0").expect("both are known");
+        assert_eq!(taken, [("Q8_0", false), ("W8A8", false)]);
+        let error = some("Q8_0,Q9").expect_err("one is not").to_string();
+        assert!(error.starts_with("--types Q9: not one of F16, BF16, Q8_0, "), "{error}");
     }
 }
