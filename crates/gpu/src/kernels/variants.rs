@@ -197,19 +197,7 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
 
 /// Causal attention to caches of these types, to be tiled.
 fn split(head_dim: u32, key: CacheType, value: CacheType) -> SplitKey {
-    SplitKey {
-        head_dim,
-        heads_tile: 1,
-        tile_rows: 1,
-        value_dim: head_dim,
-        key,
-        value: Some(value),
-        softcap: false,
-        sinks: false,
-        bias: None,
-        both_ways: false,
-        coop: None,
-    }
+    SplitKey { value: Some(value), ..SplitKey::plain(key, head_dim as usize) }
 }
 
 /// For prefill and decode, with few and many query heads for a key head.
