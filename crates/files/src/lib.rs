@@ -2,7 +2,7 @@
 //!
 //! [`create`] makes a temporary file beside a target; [`Draft::finish`] flushes it and gives it the target's name, so that
 //! after a crash or a loss of power there is the whole new file or the old one. [`write()`] does both for content in memory,
-//! [`create_folder`] is the same for a folder. [`open_record`] opens a journal or log that grows in place. [`Pieces`] is the
+//! [`create_folder`] is the same for a folder. [`open_record`] opens a journal or log that grows in place. [`PieceWriter`] is the
 //! buffer for files that are mapped later.
 //!
 //! What this crate deliberately does not know: what is in the files.
@@ -39,6 +39,6 @@ pub use draft::disk::{Disk, Operation, on_disk};
 pub use draft::folder::{FolderDraft, create_folder};
 pub use draft::{Access, Draft, create, write};
 pub use flush::{flush, rename};
-pub use pieces::{PIECE_BYTES, Pieces};
+pub use pieces::{PIECE_BYTES, PieceWriter};
 pub use place::{folder_of, free_bytes, is_same_file, target};
 pub use record::{is_cut_line, open_record};

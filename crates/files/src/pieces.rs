@@ -8,21 +8,21 @@ use std::io::{self, Seek, SeekFrom, Write};
 pub const PIECE_BYTES: usize = 2 << 20;
 
 /// A buffered writer of a large file. What is in the buffer when it is dropped is lost: [`Write::flush`] writes it.
-pub struct Pieces<W> {
+pub struct PieceWriter<W> {
     to: W,
     /// Where the buffer's first byte belongs.
     at: u64,
     buffer: Vec<u8>,
 }
 
-impl<W: Write + Seek> Pieces<W> {
+impl<W: Write + Seek> PieceWriter<W> {
     /// Writes from the current position on.
     ///
     /// # Errors
     /// The position is not known.
-    pub fn new(mut to: W) -> io::Result<Pieces<W>> {
+    pub fn new(mut to: W) -> io::Result<PieceWriter<W>> {
         let at = to.stream_position()?;
-        Ok(Pieces { to, at, buffer: Vec::with_capacity(PIECE_BYTES) })
+        Ok(PieceWriter { to, at, buffer: Vec::with_capacity(PIECE_BYTES) })
     }
 
     /// What is written to; the buffer is not there yet.
@@ -46,7 +46,7 @@ impl<W: Write + Seek> Pieces<W> {
     }
 }
 
-impl<W: Write + Seek> Write for Pieces<W> {
+impl<W: Write + Seek> Write for PieceWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = bytes.len().min(self.room());
         self.buffer.extend_from_slice(&bytes[..count]);
@@ -62,7 +62,7 @@ impl<W: Write + Seek> Write for Pieces<W> {
     }
 }
 
-impl<W: Write + Seek> Seek for Pieces<W> {
+impl<W: Write + Seek> Seek for PieceWriter<W> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.write_buffer()?;
         self.at = self.to.seek(to)?;
@@ -105,7 +105,7 @@ mod tests {
         let content: Vec<u8> = (0..3 * P + 5).map(|i| (i % 251) as u8).collect();
         let mut file = Cursor::new(Vec::new());
         file.write_all(&content[..7])?;
-        let mut pieces = Pieces::new(Counted { file, writes: Vec::new() })?;
+        let mut pieces = PieceWriter::new(Counted { file, writes: Vec::new() })?;
         for part in content[7..].chunks(100_003) {
             pieces.write_all(part)?;
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use bilayer_files::{Access, Draft, Pieces, folder_of, free_bytes};
+use bilayer_files::{Access, Draft, PieceWriter, folder_of, free_bytes};
 use bilayer_quant::Type;
 use bilayer_quant::private::KEY;
 use bytes::Bytes;
@@ -119,7 +119,7 @@ pub fn write_draft<'a>(
     };
     let partial = create_sized(path, plan.len_bytes())?;
 
-    let mut out = Pieces::new(&partial).map_err(io("write it"))?;
+    let mut out = PieceWriter::new(&partial).map_err(io("write it"))?;
     let total_bytes = plan.write(&file, &mut out)?;
     out.flush().map_err(io("write it"))?;
     drop(out);
@@ -329,7 +329,7 @@ trait Output: Write {
     fn skip(&mut self, len: u64) -> io::Result<()>;
 }
 
-impl Output for Pieces<&Draft> {
+impl Output for PieceWriter<&Draft> {
     fn skip(&mut self, len: u64) -> io::Result<()> {
         // Below this size, writing zeros is cheaper than a hole.
         const HOLE: u64 = 1 << 16;

@@ -20,7 +20,7 @@ const ATTENTION_MIN: f64 = RATE_MIN / 100.0;
 
 /// What is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct ChosenAttention {
     /// Whether cooperative matrices compute attention of many rows.
     pub coop: bool,
     /// Its rates.
@@ -35,7 +35,7 @@ pub struct Choice {
 pub fn choose(
     device: &Device,
     kept: Option<(&dyn Keep, &str)>,
-) -> Result<Option<Choice>, GraphError> {
+) -> Result<Option<ChosenAttention>, GraphError> {
     let name = |identity: &str| name_of("attention", FORM, identity);
     let loaded = kept.and_then(|(keeper, identity)| keeper.load(&name(identity)));
     if let Some(choice) = loaded.and_then(|text| read(&text, device.caps())) {
@@ -69,7 +69,7 @@ pub(crate) fn rates(device: &Device, caps: &Caps) -> Result<Option<AttentionRate
 }
 
 /// The faster of attention with cooperative matrices, if the device has it, and without.
-fn fastest(device: &Device) -> Result<Option<Choice>, GraphError> {
+fn fastest(device: &Device) -> Result<Option<ChosenAttention>, GraphError> {
     let with = device.caps();
     let without = Caps { coop_attends: false, ..with.clone() };
     let rounds = if device.is_hardware() { ROUNDS } else { 1 };
@@ -79,7 +79,7 @@ fn fastest(device: &Device) -> Result<Option<Choice>, GraphError> {
     }
     let is_coop = |caps: &Caps| key().is_some_and(|base| base.many(caps, GROUP).coop.is_some());
     let forms = if is_coop(with) { vec![with, &without] } else { vec![&without] };
-    let mut best: Option<Choice> = None;
+    let mut best: Option<ChosenAttention> = None;
     for caps in forms {
         let mut found: Option<AttentionRates> = None;
         for _ in 0..rounds {
@@ -88,20 +88,20 @@ fn fastest(device: &Device) -> Result<Option<Choice>, GraphError> {
         }
         let Some(rates) = found else { continue };
         if best.is_none_or(|best| rates.tiled > best.rates.tiled) {
-            best = Some(Choice { coop: is_coop(caps), rates });
+            best = Some(ChosenAttention { coop: is_coop(caps), rates });
         }
     }
     Ok(best)
 }
 
 /// A line of the kernel and the rates.
-fn written(Choice { coop, rates }: Choice) -> String {
+fn written(ChosenAttention { coop, rates }: ChosenAttention) -> String {
     let kernel = if coop { "coop" } else { "split" };
     format!("{kernel} {:e} {:e}", rates.single, rates.tiled)
 }
 
 /// What [`written`] made of a choice that these capabilities have.
-fn read(text: &[u8], caps: &Caps) -> Option<Choice> {
+fn read(text: &[u8], caps: &Caps) -> Option<ChosenAttention> {
     let mut words = std::str::from_utf8(text).ok()?.split(' ');
     let coop = match words.next()? {
         "coop" => true,
@@ -114,12 +114,12 @@ fn read(text: &[u8], caps: &Caps) -> Option<Choice> {
     };
     let rates = AttentionRates { single: rate()?, tiled: rate()? };
     let is_possible = !coop || key()?.tiled_coop(caps, GROUP).is_some();
-    (words.next().is_none() && is_possible).then_some(Choice { coop, rates })
+    (words.next().is_none() && is_possible).then_some(ChosenAttention { coop, rates })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Choice, read, written};
+    use super::{ChosenAttention, read, written};
     use crate::caps::{Caps, Coop, Input, Tile};
     use crate::profiles::CARD;
     use crate::rate::AttentionRates;
@@ -133,7 +133,7 @@ mod tests {
             ..CARD
         };
         let rates = AttentionRates { single: 1.5e12, tiled: 2e13 };
-        let [with, without] = [true, false].map(|coop| Choice { coop, rates });
+        let [with, without] = [true, false].map(|coop| ChosenAttention { coop, rates });
         assert_eq!(written(with), "coop 1.5e12 2e13");
         assert_eq!(read(written(with).as_bytes(), &coop), Some(with));
         assert_eq!(read(written(with).as_bytes(), &CARD), None, "it multiplies no matrices");
@@ -145,6 +145,6 @@ mod tests {
             assert_eq!(read(damaged.as_bytes(), &coop), None, "{damaged}");
         }
         let slow = AttentionRates { single: 1e8, tiled: 1e8 };
-        assert_eq!(read(b"split -1 0", &CARD), Some(Choice { coop: false, rates: slow }));
+        assert_eq!(read(b"split -1 0", &CARD), Some(ChosenAttention { coop: false, rates: slow }));
     }
 }

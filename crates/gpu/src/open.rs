@@ -7,6 +7,7 @@ use bilayer_quant::Type;
 
 use crate::Error;
 use crate::adapter::{Adapter, find};
+use crate::attention::ChosenAttention;
 use crate::backend::{Gpu, Opened};
 use crate::device::{Device, DeviceOptions};
 use crate::kernels::weights::stored;
@@ -117,7 +118,7 @@ fn with_attention(
         true => attention::choose(&device, kept)?,
         false => None,
     };
-    let Some(attention::Choice { coop, rates }) = choice else { return Ok((device, assumed)) };
+    let Some(ChosenAttention { coop, rates }) = choice else { return Ok((device, assumed)) };
     let device = if coop { device } else { device.without_coop_attention() };
     Ok((device, DeviceRates { attention: rates, ..assumed }))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bilayer_files::hash::{Sha256, hex};
-use bilayer_files::{Pieces, flush, free_bytes, rename};
+use bilayer_files::{PieceWriter, flush, free_bytes, rename};
 
 use super::client::{Blob, Client};
 use crate::Error;
@@ -114,7 +114,7 @@ fn lock(path: &Path, tell: &mut Within<'_>) -> Result<File, Error> {
 /// What has arrived of a file, with its checksum so far.
 struct BlobPart {
     path: PathBuf,
-    file: Pieces<File>,
+    file: PieceWriter<File>,
     /// Bytes of it, those included that are not written yet.
     len: u64,
     sha256: Sha256,
@@ -136,7 +136,7 @@ impl BlobPart {
         });
         match hashed.map_err(Error::io(path))? {
             ControlFlow::Continue(()) => {
-                let file = Pieces::new(file).map_err(Error::io(path))?;
+                let file = PieceWriter::new(file).map_err(Error::io(path))?;
                 Ok(BlobPart { path: path.to_owned(), file, len, sha256 })
             }
             ControlFlow::Break(()) => Err(Error::Interrupted),
@@ -168,7 +168,7 @@ impl BlobPart {
     fn written(
         &mut self,
         blob: &Blob,
-        write: impl FnOnce(&mut Pieces<File>) -> io::Result<()>,
+        write: impl FnOnce(&mut PieceWriter<File>) -> io::Result<()>,
     ) -> Result<(), Error> {
         write(&mut self.file).map_err(|error| match error.kind() {
             // The next attempt goes on from what the disk took.
