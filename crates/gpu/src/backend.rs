@@ -89,10 +89,10 @@ impl Opened {
         }
     }
 
-    /// With products of few columns that are computed so.
+    /// With products of few columns that are computed so, as far as the device can.
     #[must_use]
     pub(crate) fn with(mut self, few: Few) -> Opened {
-        self.caps.few = few;
+        self.caps.few = Few { emits: few.emits && self.caps.few.emits, ..few };
         self
     }
 

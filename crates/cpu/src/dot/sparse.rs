@@ -2,8 +2,9 @@
 //!
 //! Every group of 64 columns has equally many weights, so which slot belongs to which group is a constant. AVX-512 looks
 //! up the slots of one group at a time in one vector of 64 activations (VPERMB with a constant mask), or where 512 bits are
-//! computed in halves in two vectors of 32 (VPERMI2B); AVX2 in four tables of 16 (VPSHUFB), of which bits 4 and 5 of the place select; NEON in one table of 64 (TBL). Activations have one scale per 256 columns, so a block is
-//! one exact integer sum.
+//! computed in halves in two vectors of 32 (VPERMI2B); AVX2 in four tables of 16 (VPSHUFB), of which bits 4 and 5 of the
+//! place select; NEON in one table of 64 (TBL). Activations have one scale per 256 columns, so a block is one exact integer
+//! sum.
 
 use bilayer_quant::Type;
 use bilayer_quant::sparse::{GROUP, Layout};

@@ -19,11 +19,12 @@ const HEAD_DIM: usize = 128;
 /// Query heads per key-value head.
 pub const GROUP: u32 = HEADS / KV_HEADS;
 
-/// Rows of queries: enough workgroups to fill a GPU.
-const ROWS: u32 = 64;
+/// Rows of queries, as in a step of a prompt: with cooperative matrices a workgroup has sixteen of them, and 256 workgroups fill
+/// a GPU.
+const ROWS: u32 = 512;
 
 /// Keys to try, until attention takes long enough to be timed.
-const KEYS: [u32; 3] = [64, 512, 4096];
+const KEYS: [u32; 3] = [32, 256, 4096];
 
 /// The kernel's variant before its tiles are chosen.
 pub fn key() -> Option<SplitKey> {
@@ -34,7 +35,7 @@ pub fn key() -> Option<SplitKey> {
 /// [`group_operations`](SplitKey::group_operations) counts them.
 ///
 /// # Errors
-/// No memory for some 20 MB, the driver rejects the kernel, or the device was lost.
+/// No memory for some 40 MB, the driver rejects the kernel, or the device was lost.
 pub fn measure(device: &Device, caps: &Caps, key: &SplitKey) -> Result<f64, GraphError> {
     let source = key.source(caps);
     rate_of(device, &KEYS, |keys| attention(device, &source, (key, keys)))
