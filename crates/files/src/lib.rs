@@ -39,6 +39,6 @@ pub use draft::disk::{Disk, Operation, on_disk};
 pub use draft::folder::{FolderDraft, create_folder};
 pub use draft::{Access, Draft, create, write};
 pub use flush::{flush, rename};
-pub use pieces::{PIECE_BYTES, PieceWriter};
+pub use pieces::PieceWriter;
 pub use place::{folder_of, free_bytes, is_same_file, target};
 pub use record::{is_cut_line, open_record};

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 /// Bytes of a piece: the size of a huge page. Linux's file systems with large folios (ext4 and XFS, of recent kernels) keep
 /// what is written at once together in memory, and map it as such: a CPU then finds a file's weights by one entry of
 /// its page tables for each piece instead of 512, and decodes by a tenth to a quarter faster.
-pub const PIECE_BYTES: usize = 2 << 20;
+const PIECE_BYTES: usize = 2 << 20;
 
 /// A buffered writer of a large file. What is in the buffer when it is dropped is lost: [`Write::flush`] writes it.
 pub struct PieceWriter<W> {

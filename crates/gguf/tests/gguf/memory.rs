@@ -2,6 +2,7 @@
 //! skipped where the system does not do what is asked of it, which a plain file shows.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,27 @@ fn released_tensors_take_no_memory_until_they_are_read_again() {
     assert!(mapped(&path, "Rss") <= left.saturating_sub(8 * MIB) + PAGE);
     assert_eq!(read(), [8192, 8192]);
     assert!(mapped(&path, "Rss") >= 16 * MIB);
+}
+
+/// Where the system maps a file of whole pieces as huge pages, it does so with a file of ours.
+#[test]
+fn a_written_model_is_mapped_as_huge_pages() {
+    let folder = folder();
+    let (path, plain) = (folder.path().join("model.gguf"), folder.path().join("plain.gguf"));
+    model(&path, 8);
+    let mut copy = fs::File::create(&plain).unwrap();
+    fs::read(&path).unwrap().chunks(2 * MIB).for_each(|piece| copy.write_all(piece).unwrap());
+    let [ours, possible] = [&path, &plain].map(|path| {
+        let file = File::open(path).unwrap();
+        for name in ["a", "b"] {
+            sum(&file.bytes(tensor(&file, name)));
+        }
+        mapped(path, "FilePmdMapped")
+    });
+    if possible == 0 {
+        eprintln!("skipped: no file is mapped as huge pages here");
+    }
+    assert!(ours >= possible, "{ours} of {possible}");
 }
 
 #[test]
