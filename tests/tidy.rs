@@ -323,7 +323,7 @@ fn reserved_words_stay_in_their_crates() {
 
 /// Unsafe blocks, functions and implementations per crate. Where a number has fallen it is lowered here; what makes it rise
 /// needs a reason that a review accepts.
-const UNSAFE: &[(&str, usize)] = &[("capi", 64), ("cpu", 360), ("gguf", 10), ("gpu", 23)];
+const UNSAFE: &[(&str, usize)] = &[("capi", 64), ("cpu", 362), ("gguf", 10), ("gpu", 23)];
 
 #[test]
 fn unsafe_code_does_not_grow() {

@@ -138,12 +138,16 @@ fn with(
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
     let tiling = Tiling::of(level);
     let fast = quants.filter(|quants| (tiling.fill)(quants).is_some());
-    let tokens_min = fast.map_or(TOKENS_MIN_MAX, tiling.tokens_min);
+    let fused = quants.and((tiling.fused)(ty)).filter(|_| cols.is_multiple_of(SPAN));
+    let tokens_min = match fused {
+        Some(fused) => fused.tokens_min,
+        None => fast.map_or(TOKENS_MIN_MAX, tiling.tokens_min),
+    };
     #[cfg(target_arch = "x86_64")]
     if tiling.has_matrix_unit {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
             .with_few(quants.map(|quants| (tiled::TOKENS_MIN, tiling.format(quants))));
-        let few = quants.map(|quants| Path::Integer(Integer::new(quants, packing)));
+        let few = quants.map(|quants| Path::Integer(Integer::new(quants, fused, packing)));
         let path = Path::Tiled(tiled::Tiled::new(ty, level));
         return Gemm {
             name: "bf16 amx",
@@ -160,7 +164,7 @@ fn with(
     match quants {
         Some(quants) => {
             let packing = Packing::new(tiling.format(quants), cols, level);
-            let integer = Integer::new(quants, packing);
+            let integer = Integer::new(quants, fused, packing);
             let (panel_rows, path) = (integer.rows(), Path::Integer(integer));
             let (name, few, is_rounded) = (integer_name, None, false);
             Gemm { name, panel_rows, tokens_min, packing, row_bytes, path, few, is_rounded }
@@ -193,7 +197,7 @@ pub fn gemm_rounded(ty: Type, cols: usize, level: Level) -> Gemm {
     let quants = Quants::rounded(round, form);
     let few = (tokens_min, exact.packing.format);
     let packing = Packing::new(tiling.format(&quants), cols, level).with_few(Some(few));
-    let integer = Integer::new(&quants, packing);
+    let integer = Integer::new(&quants, None, packing);
     let (panel_rows, path) = (exact.panel_rows.max(integer.rows()), Path::Integer(integer));
     Gemm { panel_rows, packing, path, few: Some(exact.path), is_rounded: true, ..exact }
 }

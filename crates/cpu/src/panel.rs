@@ -24,12 +24,12 @@ mod layout;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 #[cfg(target_arch = "x86_64")]
-mod quads;
+pub(crate) mod quads;
 pub(crate) mod rounded;
 #[cfg(target_arch = "x86_64")]
-mod side_by_side;
+pub(crate) mod side_by_side;
 mod sparse;
-mod stored;
+pub(crate) mod stored;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 

@@ -14,6 +14,7 @@ use crate::activations::{Block, Format, SPAN};
 use crate::level::{Level, by_level};
 use crate::panel::{Adjust, Fill, FloatPanel, Form, Panel, Quants, ROWS, Span};
 use crate::stream::{Ahead, prefetch_lines};
+use fused::Fused;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -28,6 +29,7 @@ mod avx512_bf16;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
 mod float;
+pub(crate) mod fused;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -160,6 +162,8 @@ pub(crate) struct Tiling {
     pub names: [&'static str; 2],
     /// Maximum tokens per tile of an activation format, limited by the level's registers.
     pub tokens_max: fn(Format) -> usize,
+    /// Maximum tokens of a chunk of int8 with a scale that is the only one, if more.
+    pub tokens_alone: usize,
     /// The activation format for a type's weights.
     pub format: fn(&Quants) -> Format,
     /// The integer kernels of a type.
@@ -172,6 +176,8 @@ pub(crate) struct Tiling {
     pub row_tiles: whole_row::RowTiles,
     /// The fast path of a type into panels, if there is one. It requires 16 complete rows and 256 columns.
     pub fill: fn(&Quants) -> Option<Fill>,
+    /// The kernel of a type for few tokens, if there is one. It requires 32 complete rows of whole 256 columns.
+    pub fused: fn(Type) -> Option<Fused>,
     /// Number of tokens from which panels with a fast path are faster than [`crate::dot`].
     pub tokens_min: fn(&Quants) -> usize,
     /// How prompts are multiplied with rounded weights (`panel/rounded.rs`) of a type, or of floats, where that is faster.

@@ -129,6 +129,38 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
         Sixteen { first: all.as_ptr(), stride: rows.row_bytes, rows: PhantomData }
     }
 
+    /// `len` bytes of every row, from `start` on.
+    ///
+    /// # Panics
+    /// If a row is too short.
+    #[inline(always)]
+    pub fn from(self, start: usize, len: usize) -> PartOfSixteen<'a> {
+        assert!(start + len <= BYTES, "bytes of a row");
+        let first = self.first.wrapping_add(start);
+        PartOfSixteen { first, stride: self.stride, len, rows: PhantomData }
+    }
+
+    /// [`PartOfSixteen::dwords`] of the whole rows.
+    ///
+    /// # Panics
+    /// If a row is too short.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub fn dwords(&self, at: usize) -> [__m512i; 4] {
+        self.from(0, BYTES).dwords(at)
+    }
+}
+
+/// Some bytes of each of [`Sixteen`] rows.
+#[derive(Clone, Copy)]
+pub(crate) struct PartOfSixteen<'a> {
+    first: *const u8,
+    stride: usize,
+    len: usize,
+    rows: PhantomData<&'a [u8]>,
+}
+
+impl PartOfSixteen<'_> {
     /// Bytes `at..at + 16` of every row, transposed: four bytes of row r in lane r of each vector.
     ///
     /// Four rows are combined in a vector as they are loaded, which saves half of the shuffles of a transposition in
@@ -139,9 +171,9 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub fn dwords(&self, at: usize) -> [__m512i; 4] {
-        assert!(at + 16 <= BYTES);
+        assert!(at + 16 <= self.len);
         let load = |row: usize| {
-            // SAFETY: 16 bytes of one of 16 rows of `BYTES`, all of which `new` saw in one slice.
+            // SAFETY: 16 bytes of one of 16 rows of `len` bytes, as `Sixteen::from` checked.
             unsafe { _mm_loadu_si128(self.first.add(row * self.stride + at).cast()) }
         };
         let [a, b, c, d] = [0, 1, 2, 3].map(|row| {

@@ -4,8 +4,9 @@ use crate::activations::{Block, SPAN};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
 use crate::level::Level;
-use crate::panel::{Fill, Panel, Quants, Span, UnpackRows};
+use crate::panel::{Fill, Panel, Quants, ROWS, Span, UnpackRows};
 use crate::stream::{self, Ahead, PanelRows, Split};
+use crate::tile::fused::{self, Fused};
 use crate::tile::{Product, Tiles, Tiling};
 
 /// The kernels of an integer product.
@@ -15,6 +16,8 @@ pub(super) struct Integer {
     unpack: UnpackRows,
     /// The fast path, if there is one.
     fill: Option<Fill>,
+    /// The kernel for few tokens, if there is one.
+    fused: Option<Fused>,
     tiles: Tiles,
     /// Rows of a panel.
     panel_rows: usize,
@@ -33,12 +36,12 @@ pub(super) struct Scratch {
 }
 
 impl Integer {
-    pub fn new(quants: &Quants, packing: Packing) -> Integer {
+    pub fn new(quants: &Quants, fused: Option<Fused>, packing: Packing) -> Integer {
         let level = packing.level;
         let tiling = Tiling::of(level);
         let (fill, tiles) = ((tiling.fill)(quants), (tiling.tiles)(quants));
         let panel_rows = tiling.panel_rows(quants);
-        Integer { level, unpack: quants.unpack, fill, tiles, panel_rows }
+        Integer { level, unpack: quants.unpack, fill, fused, tiles, panel_rows }
     }
 
     /// Rows per call.
@@ -49,6 +52,23 @@ impl Integer {
     /// Adds the product of up to [`rows`](Self::rows) rows to `strip`, where a token's results are `stride` after those of the previous
     /// token and there is space for all rows of the panels.
     pub fn run(
+        &self,
+        run: &PanelProduct<'_>,
+        scratch: &mut Scratch,
+        strip: &mut [f32],
+        stride: usize,
+    ) {
+        if let Some(fused) = self.fused
+            && run.packed.tokens <= fused::TOKENS
+            && run.rows().is_multiple_of(ROWS)
+        {
+            return few(fused, run, &mut scratch.panels[0], strip, stride);
+        }
+        self.many(run, scratch, strip, stride);
+    }
+
+    /// [`run`](Self::run) panel by panel.
+    fn many(
         &self,
         run: &PanelProduct<'_>,
         scratch: &mut Scratch,
@@ -132,5 +152,24 @@ impl Integer {
                 (self.tiles.interleave)(&scratch.spans, first, self.tiles.adjust, panel);
             }
         }
+    }
+}
+
+/// [`Integer::run`] of few tokens, sixteen rows at a time.
+fn few(fused: Fused, run: &PanelProduct<'_>, panel: &mut Panel, strip: &mut [f32], stride: usize) {
+    let PanelProduct { weights, row_bytes, packing, packed, cold } = *run;
+    for (index, weights) in weights.chunks_exact(16 * row_bytes).enumerate() {
+        let mut product = fused::Product {
+            rows: PanelRows { weights, row_bytes, start: 0, len: row_bytes },
+            cols: packing.cols,
+            ahead: Ahead::of(weights),
+            cold: cold && index == 0,
+            packed: packed.data,
+            tokens: packed.tokens,
+            panel,
+            stride,
+        };
+        // SAFETY: a packing's level is available on this CPU.
+        unsafe { (fused.run)(&mut product, &mut strip[16 * index..]) };
     }
 }

@@ -17,8 +17,10 @@ pub struct Packing {
     /// The format for fewer than a number of tokens, if different.
     few: Option<(usize, Format)>,
     pub(crate) cols: usize,
-    /// Maximum tokens per chunk.
+    /// Maximum tokens per chunk where there are several.
     pub(crate) tokens_max: usize,
+    /// Maximum tokens of a chunk that is the only one.
+    tokens_alone: usize,
     /// The level whose code packs.
     pub(crate) level: Level,
 }
@@ -40,8 +42,8 @@ impl Packing {
     /// Maximum tokens per chunk for any number of tokens.
     pub(crate) fn tokens_most(self) -> usize {
         let few =
-            self.few.map_or(0, |(_, few)| Packing::new(few, self.cols, self.level).tokens_max);
-        self.tokens_max.max(few)
+            self.few.map_or(0, |(_, few)| Packing::new(few, self.cols, self.level).tokens_alone);
+        self.tokens_alone.max(few)
     }
 
     /// Whether this number of tokens has another format.
@@ -51,7 +53,11 @@ impl Packing {
 
     /// Number of chunks to call [`Packing::pack`] for.
     pub fn chunks(self, tokens: usize) -> usize {
-        tokens.div_ceil(self.at(tokens).tokens_max)
+        let packing = self.at(tokens);
+        match tokens <= packing.tokens_alone {
+            true => tokens.min(1),
+            false => tokens.div_ceil(packing.tokens_max),
+        }
     }
 
     /// Bytes per chunk: a multiple of 64.
@@ -207,6 +213,10 @@ impl Packing {
             Format::Q8Row => Tiling::of(level).row_tiles.tokens_max,
             _ => (Tiling::of(level).tokens_max)(format),
         };
-        Packing { format, few: None, cols, tokens_max, level }
+        let tokens_alone = match format {
+            Format::Q8x32 | Format::Q8x256 => Tiling::of(level).tokens_alone.max(tokens_max),
+            _ => tokens_max,
+        };
+        Packing { format, few: None, cols, tokens_max, tokens_alone, level }
     }
 }

@@ -4,16 +4,17 @@
 //! kernels; [`Pack`] packs many rows for GEMM. Both do so once for all weights with equal requirements. [`Multiply`]
 //! runs chunks of weight rows and stores the results: plus bias and residual, or through an activation or gate.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{Activation, Exactness, Precision};
+use bilayer_graph::{Activation, Exactness, Graph, Node, Op, Precision, Value, Weight};
 use bilayer_quant::Type;
 
 use crate::activations::{Activations, Format};
 use crate::dot::{Dot, dot, dot_fine};
 use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine, gemm_rounded};
-use crate::level::dispatch;
+use crate::level::{Level, dispatch};
 use crate::lowering::Holdings;
 use crate::matrix::{Matrix, Vector};
 #[cfg(debug_assertions)]
@@ -40,6 +41,8 @@ pub(crate) struct Linear {
     /// The kernels for many inputs, and for those of prompts alone.
     gemm: Gemm,
     prompts: Gemm,
+    /// Number of inputs from which these are used.
+    many: usize,
 }
 
 /// The shape of a [`Linear`].
@@ -50,25 +53,49 @@ pub(crate) struct Shape {
     pub(crate) precision: Precision,
 }
 
+/// Number of rows from which GEMM kernels are used, for each value that matrices are multiplied with: when they are faster
+/// for all of these, so that results do not depend on which of them are fused.
+pub(crate) fn many(graph: &Graph, level: Level) -> HashMap<Value, usize> {
+    let mut many = HashMap::new();
+    for Node { op, .. } in &graph.nodes {
+        let precision = match op {
+            Op::MatMul { precision, .. } => *precision,
+            _ => Precision::Coarse,
+        };
+        for &id in op.matrices() {
+            let Weight { ty, cols, .. } = *graph.weight(id);
+            let (_, gemm) = kernels(precision, ty, cols, level);
+            let of = many.entry(op.inputs().next().expect("a product's input")).or_default();
+            *of = gemm.tokens_min.max(*of);
+        }
+    }
+    many
+}
+
+fn kernels(precision: Precision, ty: Type, cols: usize, level: Level) -> (Dot, Gemm) {
+    match precision {
+        Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
+        Precision::Fine => (dot_fine(ty, cols, level), gemm_fine(ty, cols, level)),
+    }
+}
+
 impl Linear {
-    /// `weight [rows, cols]`, `bias [rows]`.
+    /// `weight [rows, cols]`, `bias [rows]`, with GEMM kernels for `many` inputs or more.
     pub(crate) fn new(
         weight: Matrix,
         shape: &Shape,
         bias: Option<Vector>,
+        many: usize,
         &Holdings { level, fast_prefill, .. }: &Holdings<'_>,
     ) -> Linear {
         let &Shape { ty, rows, cols, precision } = shape;
         let row_bytes = weight.len() / rows.max(1);
-        let (dot, gemm) = match precision {
-            Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
-            Precision::Fine => (dot_fine(ty, cols, level), gemm_fine(ty, cols, level)),
-        };
+        let (dot, gemm) = kernels(precision, ty, cols, level);
         let prompts = match precision {
             Precision::Coarse if fast_prefill => gemm_rounded(ty, cols, level),
             _ => gemm,
         };
-        Linear { weight, rows, cols, row_bytes, bias, factor: None, dot, gemm, prompts }
+        Linear { weight, rows, cols, row_bytes, bias, factor: None, dot, gemm, prompts, many }
     }
 
     /// The product times `factor [1]`, if there is one.
@@ -196,7 +223,7 @@ impl Layouts {
         cols: usize,
         linears: impl Iterator<Item = &'a Linear> + Clone,
     ) -> Layouts {
-        let many = linears.clone().map(|linear| linear.gemm.tokens_min).max().unwrap_or(1);
+        let many = linears.clone().map(|linear| linear.many).max().unwrap_or(1);
         Layouts {
             cols,
             many,

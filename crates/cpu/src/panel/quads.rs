@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use crate::panel::{Panel, Quants, avx2, avx512};
 use crate::stream::{Ahead, PanelRows};
 use crate::types::{Quads, ScaleBits};
-use crate::x86::{Eight, Sixteen, f16_low, f16_low_256};
+use crate::x86::{Eight, PartOfSixteen, Sixteen, f16_low, f16_low_256};
 
 /// Adds the fast paths of a type. `BYTES` are those of eight blocks.
 pub(crate) const fn with_fills<T: Quads, const BYTES: usize>(quants: Quants) -> Quants {
@@ -34,39 +34,56 @@ fn fill_512<T: Quads, const BYTES: usize>(
     let mut ahead = ahead.split(8);
     for block in 0..8 {
         ahead.part().fetch();
-        let start = block * T::BLOCK;
-        // The first bytes of a block hold all but its codes.
-        let head = rows.dwords(start);
-        codes::<T, BYTES>(rows, head, block, first, panel);
-        let scale = match T::SCALES {
-            ScaleBits::F16(at) => half(head, at),
-            ScaleBits::Exponent(at) => exponent(head, at),
-            ScaleBits::Computed => unreachable!("panels have no such scales"),
-        };
-        avx512::store_floats(&mut panel.scales[block][first..], scale);
-        if let Some(at) = T::MIN {
-            // See `Adjust::unsigned`.
-            let min = _mm512_mul_ps(half(head, at), _mm512_set1_ps(-1.0 / 128.0));
-            avx512::store_floats(&mut panel.mins[block][first..], min);
+        let unit = unit::<T, BYTES>(rows, block);
+        for (step, codes) in unit.codes.into_iter().enumerate() {
+            avx512::put(panel, 8 * block + step, first, codes);
+        }
+        avx512::store_floats(&mut panel.scales[block][first..], unit.scale);
+        if T::MIN.is_some() {
+            avx512::store_floats(&mut panel.mins[block][first..], unit.min);
         }
     }
 }
 
-/// The codes of a block of sixteen rows.
+/// A block of sixteen rows, as a panel has it.
+pub(crate) struct Unit {
+    /// Four columns of all rows each.
+    pub codes: [__m512i; 8],
+    pub scale: __m512,
+    /// Zero if the type has none.
+    pub min: __m512,
+}
+
+/// Block `block` of sixteen rows, which starts at the columns of `rows`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+pub(crate) fn unit<T: Quads, const BYTES: usize>(rows: Sixteen<'_, BYTES>, block: usize) -> Unit {
+    let rows = rows.from(block * T::BLOCK, T::BLOCK);
+    // The first bytes of a block hold all but its codes.
+    let head = rows.dwords(0);
+    let scale = match T::SCALES {
+        ScaleBits::F16(at) => half(head, at),
+        ScaleBits::Exponent(at) => exponent(head, at),
+        ScaleBits::Computed => unreachable!("panels have no such scales"),
+    };
+    let min = match T::MIN {
+        // See `Adjust::unsigned`.
+        Some(at) => _mm512_mul_ps(half(head, at), _mm512_set1_ps(-1.0 / 128.0)),
+        None => _mm512_setzero_ps(),
+    };
+    Unit { codes: codes::<T>(rows, head), scale, min }
+}
+
+/// The codes of a block of sixteen rows, which starts with the rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-fn codes<T: Quads, const BYTES: usize>(
-    rows: Sixteen<'_, BYTES>,
-    head: [__m512i; 4],
-    block: usize,
-    first: usize,
-    panel: &mut Panel,
-) {
+fn codes<T: Quads>(rows: PartOfSixteen<'_>, head: [__m512i; 4]) -> [__m512i; 8] {
     let mut bytes = [_mm512_setzero_si512(); 4];
+    let mut all = [_mm512_setzero_si512(); 8];
     for run in 0..2 {
         let (at, shift) = T::CODES.place(16 * run);
         if run == 0 || at != T::CODES.place(0).0 {
-            bytes = rows.dwords(block * T::BLOCK + at);
+            bytes = rows.dwords(at);
         }
         for (i, bytes) in bytes.into_iter().enumerate() {
             let mask = _mm512_set1_epi8(T::CODES.mask().cast_signed());
@@ -79,13 +96,13 @@ fn codes<T: Quads, const BYTES: usize>(
                 codes = flag(codes, head, flags.at + 2 * run + i / 2, i, flags.value);
             }
             let codes = T::unsigned(codes);
-            let codes = match T::MIN {
+            all[4 * run + i] = match T::MIN {
                 Some(_) => codes,
                 None => _mm512_add_epi8(codes, _mm512_set1_epi8(const { lift::<T>() })),
             };
-            avx512::put(panel, 8 * block + 4 * run + i, first, codes);
         }
     }
+    all
 }
 
 /// What makes zero 128 in signed types.

@@ -32,7 +32,7 @@ pub(crate) const fn with_fills<T: SuperBlock, const BYTES: usize>(quants: Quants
 
 /// Sixteen bytes of the lower field of a type, in the order of the upper field's bytes.
 #[derive(Clone, Copy)]
-struct Piece {
+pub(crate) struct Piece {
     /// Offset of the bytes.
     low: usize,
     /// Offset of the bytes of the upper field.
@@ -178,37 +178,181 @@ fn piece_512<T: SuperBlock, const BYTES: usize, const INDEX: usize>(
     for (i, (bytes, high)) in rows.dwords(piece.low).into_iter().zip(*highs).enumerate() {
         for level in 0..8 / low.bits {
             let run = piece.run + level as usize * piece.stride;
-            let shift = level * low.bits;
-            let mask = _mm512_set1_epi8(low.mask().cast_signed());
-            let matrix = _mm512_set1_epi64(const { &Matrices::of::<T>().low }[shift as usize]);
-            let codes = match upper::<T>() {
-                Some(field) => {
-                    let upper = upper_bits::<T>(high, field.place(16 * run).1);
-                    if shift == 0 {
-                        // bytes & mask | upper
-                        _mm512_ternarylogic_epi64::<0xea>(bytes, mask, upper)
-                    } else {
-                        let low = _mm512_gf2p8affine_epi64_epi8::<0>(bytes, matrix);
-                        _mm512_or_si512(low, upper)
-                    }
-                }
-                None if shift == 0 => _mm512_and_si512(bytes, mask),
-                None => _mm512_gf2p8affine_epi64_epi8::<0>(bytes, matrix),
-            };
-            let codes = match T::SIGN {
-                // Done with the upper field.
-                Sign::Lifted if upper::<T>().is_some() => codes,
-                _ => _mm512_add_epi8(T::values(codes), _mm512_set1_epi8(lift::<T>())),
-            };
+            let codes = codes_512::<T>(bytes, high, [level * low.bits, above::<T>(run)]);
             avx512::put(panel, 4 * run + i, first, codes);
         }
     }
 }
 
+/// Codes of sixteen weights, of which `bytes` hold the lower field and `high` the upper one, each behind some bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+fn codes_512<T: SuperBlock>(bytes: __m512i, high: __m512i, [shift, above]: [u32; 2]) -> __m512i {
+    let mask = _mm512_set1_epi8(const { lower::<T>() }.mask().cast_signed());
+    let matrix = _mm512_set1_epi64(const { &Matrices::of::<T>().low }[shift as usize]);
+    let codes = match upper::<T>() {
+        Some(_) => {
+            let upper = upper_bits::<T>(high, above);
+            if shift == 0 {
+                // bytes & mask | upper
+                _mm512_ternarylogic_epi64::<0xea>(bytes, mask, upper)
+            } else {
+                let low = _mm512_gf2p8affine_epi64_epi8::<0>(bytes, matrix);
+                _mm512_or_si512(low, upper)
+            }
+        }
+        None if shift == 0 => _mm512_and_si512(bytes, mask),
+        None => _mm512_gf2p8affine_epi64_epi8::<0>(bytes, matrix),
+    };
+    lifted::<T>(codes)
+}
+
+/// Codes as a panel has them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn lifted<T: SuperBlock>(codes: __m512i) -> __m512i {
+    match T::SIGN {
+        // Done with the upper field.
+        Sign::Lifted if upper::<T>().is_some() => codes,
+        _ => _mm512_add_epi8(T::values(codes), _mm512_set1_epi8(lift::<T>())),
+    }
+}
+
+/// How groups of columns are unpacked from sixteen rows one after the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Groups of 16: a few in each [`Piece`].
+    Pieces,
+    /// Groups of 32: a few in each unit, columns whose lower fields are in the same 16 or 32 bytes.
+    Units,
+}
+
+/// The order of a type's groups; `None` if its codes are not fields.
+pub(crate) const fn order<T: SuperBlock>() -> Option<Order> {
+    match (T::GROUP, T::CODES.len()) {
+        (_, 0) => None,
+        (16, _) => Some(Order::Pieces),
+        _ => Some(Order::Units),
+    }
+}
+
+/// The pieces of a type with groups of 16, in order.
+pub(crate) fn pieces<T: SuperBlock>() -> &'static [Piece] {
+    let Pieces { all, count } = const { &Pieces::of::<T>() };
+    &all[..*count]
+}
+
+/// Groups of 16 columns that share the bytes of a piece.
+pub(crate) const fn levels<T: SuperBlock>() -> usize {
+    8 / lower::<T>().bits as usize
+}
+
+/// The bytes of a piece of sixteen rows; `highs` are those of the upper field, for this piece and those behind it.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn bytes_of_piece<T: SuperBlock, const BYTES: usize>(
+    rows: Sixteen<'_, BYTES>,
+    piece: &Piece,
+    highs: &mut [__m512i; 4],
+) -> [__m512i; 4] {
+    if const { upper::<T>().is_some() } && piece.is_new {
+        *highs = rows.dwords(piece.high);
+    }
+    rows.dwords(piece.low)
+}
+
+/// The number of a group of 16 columns, and its codes, four columns each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(crate) fn group_of_piece<T: SuperBlock>(
+    bytes: [__m512i; 4],
+    highs: [__m512i; 4],
+    piece: &Piece,
+    level: usize,
+) -> (usize, [__m512i; 4]) {
+    let low = const { lower::<T>() };
+    let run = piece.run + level * piece.stride;
+    let matrix = const { &Matrices::of::<T>().low }[level * low.bits as usize];
+    let matrix = _mm512_set1_epi64(matrix);
+    let mut codes = [_mm512_setzero_si512(); 4];
+    for (i, codes) in codes.iter_mut().enumerate() {
+        let low = _mm512_gf2p8affine_epi64_epi8::<0>(bytes[i], matrix);
+        *codes = match upper::<T>() {
+            Some(field) => {
+                let upper = upper_bits::<T>(highs[i], field.place(16 * run).1);
+                lifted::<T>(_mm512_or_si512(low, upper))
+            }
+            None => lifted::<T>(low),
+        };
+    }
+    (run, codes)
+}
+
+/// Groups of 32 columns in a unit.
+pub(crate) const fn groups_of_unit<T: SuperBlock>() -> usize {
+    lower::<T>().run * 8 / lower::<T>().bits as usize / 32
+}
+
+/// 16 or 32 bytes of sixteen rows; the latter half is unused if there are 16.
+type Bytes = [[__m512i; 4]; 2];
+
+/// The bytes of a unit of sixteen rows.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn bytes_of_unit<T: SuperBlock, const BYTES: usize>(
+    rows: Sixteen<'_, BYTES>,
+    unit: usize,
+) -> Bytes {
+    let low = const { lower::<T>() };
+    let part = rows.from(low.at + unit * low.run, low.run);
+    let first = part.dwords(0);
+    [first, if low.run > 16 { part.dwords(16) } else { first }]
+}
+
+/// The bytes of the upper fields of all units, or anything for types without.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn bytes_above<T: SuperBlock, const BYTES: usize>(rows: Sixteen<'_, BYTES>) -> Bytes {
+    match const { upper::<T>() } {
+        Some(high) => {
+            assert!(high.run * 8 / high.bits as usize == 256 && high.run == 32);
+            [rows.dwords(high.at), rows.dwords(high.at + 16)]
+        }
+        None => [[_mm512_setzero_si512(); 4]; 2],
+    }
+}
+
+/// The codes of a group of a unit, four columns each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(crate) fn group_of_unit<T: SuperBlock, const GROUP: usize>(
+    bytes: Bytes,
+    highs: Bytes,
+    unit: usize,
+) -> [__m512i; 8] {
+    let low = const { lower::<T>() };
+    let mut all = [_mm512_setzero_si512(); 8];
+    for part in 0..2 {
+        let (at, shift) = low.place(16 * (2 * GROUP + part));
+        let run = 2 * (unit * const { groups_of_unit::<T>() } + GROUP) + part;
+        let bytes = bytes[(at - low.at) / 16];
+        for i in 0..4 {
+            all[4 * part + i] = codes_512::<T>(bytes[i], highs[part][i], [shift, above::<T>(run)]);
+        }
+    }
+    all
+}
+
+/// The shift of the upper field of the sixteen weights from `16 * run` on.
+#[inline(always)]
+fn above<T: SuperBlock>(run: usize) -> u32 {
+    const { upper::<T>() }.map_or(0, |field| field.place(16 * run).1)
+}
+
 /// The scales and minimums of sixteen rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn lines_512<T: SuperBlock, const BYTES: usize>(
+pub(crate) fn lines_512<T: SuperBlock, const BYTES: usize>(
     rows: Sixteen<'_, BYTES>,
     first: usize,
     panel: &mut Panel,

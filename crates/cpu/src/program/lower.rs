@@ -45,6 +45,8 @@ struct Assembly<'a> {
     graph: &'a Graph,
     limits: Limits,
     lowering: Lowering<'a>,
+    /// Number of rows from which a value's products are those of GEMM kernels.
+    many: HashMap<Value, usize>,
     /// Offset of each item's own memory.
     own: Vec<usize>,
     arena_bytes: usize,
@@ -72,6 +74,7 @@ impl<'a> Assembly<'a> {
             graph,
             limits,
             lowering: Lowering::new(graph, holdings),
+            many: matmul::many(graph, holdings.level),
             own: Vec::new(),
             arena_bytes: 0,
             plans: Vec::new(),
@@ -244,7 +247,13 @@ impl<'a> Assembly<'a> {
         let Weight { ty, rows, cols, .. } = *weight;
         let shape = matmul::Shape { ty, rows, cols, precision };
         let bias = bias.map(|bias| Vector::Fixed(self.lowering.vector(bias)));
-        Box::new(Linear::new(matrix, &shape, bias, self.lowering.holdings))
+        let (many, holdings) = (self.many(node), self.lowering.holdings);
+        Box::new(Linear::new(matrix, &shape, bias, many, holdings))
+    }
+
+    /// Number of inputs from which the products of a node are those of GEMM kernels.
+    fn many(&self, node: usize) -> usize {
+        self.graph.nodes[node].op.inputs().next().map_or(1, |input| self.many[&input])
     }
 
     /// The group of a [`FusedOp::Multiply`] without a route, with values at `buffer`.
@@ -326,7 +335,8 @@ impl<'a> Assembly<'a> {
                 let part = self.lowering.matrix(id, expert);
                 let precision = Precision::Coarse;
                 let shape = matmul::Shape { ty: weight.ty, rows, cols, precision };
-                let linear = Linear::new(part, &shape, biases.next(), self.lowering.holdings);
+                let (bias, holdings) = (biases.next(), self.lowering.holdings);
+                let linear = Linear::new(part, &shape, bias, self.many(node), holdings);
                 linears.push(linear.times(factors.next()));
             }
         }

@@ -51,6 +51,7 @@ const TOKENS_PAIRS: usize = 5;
 impl Tiled for Avx2 {
     const TILING: Tiling = Tiling {
         names: ["int8 avx2", "f32 avx2"],
+        tokens_alone: 0,
         tokens_max: |format| match format {
             Format::F32 => TOKENS_FLOAT,
             Format::Q8x256Pairs => TOKENS_PAIRS,
@@ -67,6 +68,7 @@ impl Tiled for Avx2 {
         pair_tiles: None,
         row_tiles: whole_row::AVX2,
         fill: |quants| quants.fill_avx2,
+        fused: |_| None,
         // Measured: benches/record/epyc-milan-2vcpu/kernels.md.
         tokens_min: |quants| match quants.highest {
             0..=15 => 5,

@@ -12,22 +12,23 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::activations::SPAN;
+use crate::activations::{Parts, SPAN};
 use crate::lanes::x86::Avx512 as Lanes;
 use crate::level::rows::Avx512Vnni;
-use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
+use crate::panel::avx512::{load, load_floats, put, store_floats, store_rows, transpose};
 use crate::panel::{Adjust, FloatPanel, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatTiles, Product, Rounding, Shape, Tile, Tiled, Tiles, Tiling, by_form, by_tokens,
-    check_strip, few_columns, float, format_of_form, in_order, starts, whole_row,
+    check_strip, few_columns, float, format_of_form, fused, in_order, starts, whole_row,
 };
 
-/// Maximum tokens per tile.
+/// Maximum tokens per tile of 32 rows.
 const TOKENS: usize = 6;
 
 impl Tiled for Avx512Vnni {
     const TILING: Tiling = Tiling {
         names: ["int8 avx512vnni", "f32 avx512"],
+        tokens_alone: fused::TOKENS,
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
@@ -39,6 +40,7 @@ impl Tiled for Avx512Vnni {
         pair_tiles: None,
         row_tiles: whole_row::AVX512,
         fill: |quants| quants.fill,
+        fused: fused::avx512,
         // Measured: benches/record/epyc-genoa-2vcpu/2026-11-25-columns.md.
         tokens_min: few_columns,
         // Measured: benches/record/epyc-genoa-2vcpu/2026-11-26-fast-prefill.md.
@@ -101,105 +103,141 @@ pub(super) fn interleave_floats(
     }
 }
 
-/// See [`Tile`].
+/// See [`Tile`]. More than six tokens have no registers for both halves of the rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
-    by_tokens!(product.block.tokens, N up to TOKENS => tile::<S, N>(product, strip))
+    by_tokens!(product.block.tokens, N up to fused::TOKENS => {
+        if const { N > TOKENS } {
+            tile::<S, N, 1>(product, strip);
+        } else {
+            tile::<S, N, 2>(product, strip);
+        }
+    })
 }
 
-/// `N` = tokens of the block. Addresses are raw pointers, because bounds checks between the loads cost a third.
+/// `N` = tokens of the block, `H` = sixteens of rows at a time. Addresses are raw pointers, because bounds checks between the
+/// loads cost a third.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
+fn tile<S: Shape, const N: usize, const H: usize>(product: Product<'_>, strip: &mut [f32]) {
+    const { assert!(ROWS.is_multiple_of(16 * H)) };
     let Product { panel, block, ahead, stride } = product;
     let steps = block.cols / 4;
     let parts = block.parts();
     assert!(block.tokens == N && steps <= 64);
     check_strip(strip, stride, N, ROWS);
-    let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
     let groups = steps / S::STEPS;
-    let mut ahead = ahead.split(groups);
-    for group in 0..groups {
-        ahead.part().fetch();
-        // Checked before the products: after a branch, the compiler would sink the arithmetic behind it but not the
-        // loads, which would run out of registers.
-        let (w, m) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());
-        // SAFETY: the parts hold `steps` x N quants and a sum and, but for `PER_256`, a scale for
-        // each group x N; the panel holds 64 steps and 16 groups.
-        unsafe {
-            let first = group * S::STEPS;
-            let quants = panel.quants.as_ptr().add(first).cast();
-            let start = starts::<S, N>(&parts, group);
-            let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
-            let w = [_mm512_load_ps(w), _mm512_load_ps(w.add(16))];
-            for t in 0..N {
-                for half in 0..2 {
-                    let mut dot = _mm512_cvtepi32_ps(dots[t][half]);
-                    if !S::PER_256 {
-                        let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
-                        dot = _mm512_mul_ps(dot, scale);
-                    }
-                    acc[t][half] = _mm512_fmadd_ps(dot, w[half], acc[t][half]);
-                }
-            }
-            if S::SIGNED {
-                continue;
-            }
-            let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(16))];
-            for t in 0..N {
-                let sum = if S::FLOAT_SUMS {
-                    _mm512_set1_ps(*parts.float_sums.add(group * N + t))
-                } else if S::PER_256 {
-                    _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t)))
-                } else {
-                    let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
-                    _mm512_mul_ps(
-                        _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t))),
-                        scale,
-                    )
+    let mut ahead = ahead.split(groups * (ROWS / 16 / H));
+    for rows in (0..ROWS).step_by(16 * H) {
+        let mut acc = [[_mm512_setzero_ps(); H]; N];
+        for group in 0..groups {
+            ahead.part().fetch();
+            // Checked before the products: after a branch, the compiler would sink the arithmetic behind it but not the
+            // loads, which would run out of registers.
+            let (scales, mins) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());
+            // SAFETY: the panel holds 64 steps and 16 groups of 32 rows, the block all groups of its columns.
+            unsafe {
+                let mut quants = panel.quants[group * S::STEPS].as_ptr().add(rows).cast();
+                let weights = |_| {
+                    (quants, _) = in_order(quants, quants);
+                    let w = halves(quants, _mm512_setzero_si512(), |at| _mm512_load_si512(at));
+                    quants = quants.add(ROWS / 16);
+                    w
                 };
-                acc[t][0] = _mm512_fmadd_ps(sum, m[0], acc[t][0]);
-                acc[t][1] = _mm512_fmadd_ps(sum, m[1], acc[t][1]);
+                let floats = |from: *const f32| {
+                    let from = from.add(rows).cast::<__m512>();
+                    halves(from, _mm512_setzero_ps(), |at| _mm512_load_ps(at.cast()))
+                };
+                let (scales, mins) = (|| floats(scales), || floats(mins));
+                add_group::<S, N, H>(weights, scales, mins, &parts, group, &mut acc);
             }
         }
-    }
-    for t in 0..N {
-        for half in 0..2 {
-            // SAFETY: the strip was checked, the scales of `PER_256` are N.
-            unsafe {
-                let to = strip.add(t * stride + 16 * half);
-                let scale = _mm512_set1_ps(if S::PER_256 { *parts.scales.add(t) } else { 1.0 });
-                _mm512_storeu_ps(to, _mm512_fmadd_ps(acc[t][half], scale, _mm512_loadu_ps(to)));
+        for t in 0..N {
+            let scale = _mm512_set1_ps(if S::PER_256 { block.scales()[t] } else { 1.0 });
+            for half in 0..H {
+                let to = &mut strip[t * stride + rows + 16 * half..][..16];
+                store_floats(to, _mm512_fmadd_ps(acc[t][half], scale, load_floats(to)));
             }
         }
     }
 }
 
-/// The integer sums of one group: `start` + quants x activations.
+/// Consecutive vectors of `H` times 16 rows.
+#[inline(always)]
+fn halves<V: Copy, const H: usize>(
+    from: *const V,
+    zero: V,
+    load: impl Fn(*const V) -> V,
+) -> [V; H] {
+    let mut values = [zero; H];
+    for (half, value) in values.iter_mut().enumerate() {
+        *value = load(from.wrapping_add(half));
+    }
+    values
+}
+
+/// Adds the products of a group of columns to `acc`, but for the scales of `PER_256`: of 16 times `H` rows with N tokens.
+/// `weights` has the quants of each step.
 ///
 /// # Safety
-/// The pointers are followed by `STEPS` x 32 x 4 quants and `STEPS` x N x 4 activations.
-#[target_feature(enable = "avx512f,avx512vnni")]
+/// The parts are those of a block of N tokens in the shape's format that has this group.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-unsafe fn dots<S: Shape, const N: usize>(
-    mut quants: *const __m512i,
-    mut x: *const i32,
-    start: [i32; N],
-) -> [[__m512i; 2]; N] {
-    let mut dots = [[_mm512_setzero_si512(); 2]; N];
-    for (dots, start) in dots.iter_mut().zip(start) {
-        *dots = [_mm512_set1_epi32(start); 2];
-    }
-    for _ in 0..S::STEPS {
-        (quants, x) = in_order(quants, x);
-        // SAFETY: there are `STEPS` times two vectors of quants, aligned as the panel is.
-        let w = unsafe { [_mm512_load_si512(quants), _mm512_load_si512(quants.add(1))] };
-        for (t, dots) in dots.iter_mut().enumerate() {
-            // SAFETY: there are `STEPS` x N activations, aligned to 4 bytes.
-            let x = _mm512_set1_epi32(unsafe { *x.add(t) });
-            dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], x);
-            dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], x);
+pub(super) unsafe fn add_group<S: Shape, const N: usize, const H: usize>(
+    mut weights: impl FnMut(usize) -> [__m512i; H],
+    scales: impl FnOnce() -> [__m512; H],
+    mins: impl FnOnce() -> [__m512; H],
+    parts: &Parts,
+    group: usize,
+    acc: &mut [[__m512; H]; N],
+) {
+    let mut dots = [[_mm512_setzero_si512(); H]; N];
+    // SAFETY: the parts hold STEPS x N quants, the group's sums and, but for `PER_256`, a scale for each group x N.
+    unsafe {
+        for (dots, start) in dots.iter_mut().zip(starts::<S, N>(parts, group)) {
+            *dots = [_mm512_set1_epi32(start); H];
         }
-        (quants, x) = (quants.wrapping_add(2), x.wrapping_add(N));
+        let mut x = parts.quants.add(group * S::STEPS * N);
+        for step in 0..S::STEPS {
+            (x, _) = in_order(x, x);
+            let w = weights(step);
+            for (t, dots) in dots.iter_mut().enumerate() {
+                let x = _mm512_set1_epi32(*x.add(t));
+                for (dot, w) in dots.iter_mut().zip(w) {
+                    *dot = _mm512_dpbusd_epi32(*dot, w, x);
+                }
+            }
+            x = x.add(N);
+        }
+        let w = scales();
+        for t in 0..N {
+            for half in 0..H {
+                let mut dot = _mm512_cvtepi32_ps(dots[t][half]);
+                if !S::PER_256 {
+                    let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
+                    dot = _mm512_mul_ps(dot, scale);
+                }
+                acc[t][half] = _mm512_fmadd_ps(dot, w[half], acc[t][half]);
+            }
+        }
+        if S::SIGNED {
+            return;
+        }
+        let m = mins();
+        for t in 0..N {
+            let sum = if S::FLOAT_SUMS {
+                _mm512_set1_ps(*parts.float_sums.add(group * N + t))
+            } else if S::PER_256 {
+                _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t)))
+            } else {
+                let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
+                _mm512_mul_ps(
+                    _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t))),
+                    scale,
+                )
+            };
+            for half in 0..H {
+                acc[t][half] = _mm512_fmadd_ps(sum, m[half], acc[t][half]);
+            }
+        }
     }
-    dots
 }

@@ -24,6 +24,7 @@ const TOKENS: usize = 6;
 impl Tiled for AvxVnni {
     const TILING: Tiling = Tiling {
         names: ["int8 avxvnni", "f32 avx2"],
+        tokens_alone: 0,
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
@@ -31,6 +32,7 @@ impl Tiled for AvxVnni {
         pair_tiles: None,
         row_tiles: whole_row::AVXVNNI,
         fill: |quants| quants.fill_avxvnni,
+        fused: |_| None,
         tokens_min: few_columns,
         rounding: never,
         has_matrix_unit: false,

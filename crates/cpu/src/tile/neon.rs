@@ -207,6 +207,7 @@ impl Pass<'_> {
 impl Tiled for Neon {
     const TILING: Tiling = Tiling {
         names: ["int8 neon", "f32 neon"],
+        tokens_alone: 0,
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
@@ -218,6 +219,7 @@ impl Tiled for Neon {
         pair_tiles: None,
         row_tiles: row_tiles::<4>(row_tile),
         fill: |_| None,
+        fused: |_| None,
         tokens_min: few_columns,
         rounding: never,
         has_matrix_unit: false,

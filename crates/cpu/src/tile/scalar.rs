@@ -15,6 +15,7 @@ use crate::tile::{
 impl Tiled for Scalar {
     const TILING: Tiling = Tiling {
         names: ["int8 scalar", "f32 scalar"],
+        tokens_alone: 0,
         tokens_max: |_| 4,
         format: format_of_form,
         tiles,
@@ -22,6 +23,7 @@ impl Tiled for Scalar {
         pair_tiles: None,
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
+        fused: |_| None,
         tokens_min: few_columns,
         rounding: never,
         has_matrix_unit: false,

@@ -28,6 +28,7 @@ const PASS_ROWS: usize = 8;
 impl Tiled for Sse42 {
     const TILING: Tiling = Tiling {
         names: ["int8 sse42", "f32 sse42"],
+        tokens_alone: 0,
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
@@ -39,6 +40,7 @@ impl Tiled for Sse42 {
         pair_tiles: None,
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
+        fused: |_| None,
         tokens_min: few_columns,
         rounding: never,
         has_matrix_unit: false,
