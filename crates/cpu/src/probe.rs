@@ -1,10 +1,13 @@
-//! Measures memory read bandwidth, the upper bound for kernels that stream weights.
+//! Measures memory read bandwidth, the upper bound for kernels that stream weights, and how close these come to it.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::dot::AHEAD;
+use bilayer_quant::Type;
+
+use crate::activations::PreparedColumns;
+use crate::dot::{AHEAD, dot};
 use crate::lanes::{Kernel, Lanes};
 use crate::level::{Level, dispatch};
 use crate::memory::Memory;
@@ -60,6 +63,48 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     };
     let best = together(&meeting, &passes);
     best.map_or(0.0, |best| (part * threads) as f64 / best.as_secs_f64() / 1e9)
+}
+
+/// Bandwidths at which the kernels of a level read weights, GB/s (10^9 bytes per second): products of one vector with about `bytes`
+/// of weights of each type and number of columns, `threads` threads at once, the fastest of a few passes. 0 for a type if
+/// memory is insufficient, a thread cannot be started, or the rows do not consist of whole blocks.
+#[must_use]
+pub fn kernel_gbps(
+    shapes: &[(Type, usize)],
+    level: Level,
+    threads: usize,
+    bytes: usize,
+) -> Vec<f64> {
+    let threads = threads.max(1);
+    let part = bytes / threads / 4096 * 4096;
+    let none = || vec![0.0; shapes.len()];
+    let Ok(memory) = Memory::new(part * threads, "a probe of kernels") else { return none() };
+    let meeting = Meeting::of(threads);
+    let passes = |thread: usize| {
+        // SAFETY: each thread has its own part.
+        let own = unsafe { memory.get_mut::<u8>(thread * part, part) };
+        // As scales, small normal numbers of any float type; as places, one within a group.
+        own.fill(0x11);
+        let times = shapes.iter().enumerate().map(|(index, &(ty, cols))| {
+            let Ok(row_bytes) = ty.row_bytes(cols) else { return (0, Duration::MAX) };
+            let (dot, rows) = (dot(ty, cols, level), own.len() / row_bytes);
+            let columns = PreparedColumns::new(dot.format, level, &vec![1.0; cols], cols);
+            let (weights, mut out) = (&own[..rows * row_bytes], vec![0.0; rows]);
+            let mut best = Duration::MAX;
+            for pass in PASSES * index..PASSES * (index + 1) {
+                meeting.wait(2 * pass + 1);
+                let start = Instant::now();
+                dot.run(weights, columns.get(), &mut out);
+                std::hint::black_box(&out);
+                meeting.wait(2 * pass + 2);
+                best = best.min(start.elapsed());
+            }
+            (weights.len() * threads, best)
+        });
+        times.collect::<Vec<_>>()
+    };
+    let gbps = |(bytes, best): (usize, Duration)| bytes as f64 / best.as_secs_f64() / 1e9;
+    together(&meeting, &passes).map_or_else(none, |times| times.into_iter().map(gbps).collect())
 }
 
 /// Minimum bytes that [`stream_gbps`] reads with each prefetch distance, so that thread start-up is negligible.
@@ -224,5 +269,10 @@ mod tests {
         let stream = stream_gbps(2, &vec![7; 1 << 20]);
         assert!(stream > 0.05 && stream < 10_000.0, "{stream}");
         assert_eq!(stream_gbps(2, &[0; 1000]), 0.0);
+        let shapes = [(Type::S4_8_64, 256), (Type::Q4_K, 256), (Type::Q4_K, 100)];
+        let [sparse, dense, none] = kernel_gbps(&shapes, Level::detect(), 2, 1 << 20)[..] else {
+            panic!("a bandwidth for each shape");
+        };
+        assert!(none == 0.0 && [sparse, dense].iter().all(|gbps| (0.001..10_000.0).contains(gbps)));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
+use bilayer_cpu::level::Level;
 use bilayer_graph::{Facts, Graph, WeightId};
+use bilayer_quant::Type;
 use bilayer_scheduler::{
     Budget, Bytes, ExpertCache, Machine, Plan, Request, Times, mixtures, offload,
 };
@@ -221,7 +223,7 @@ pub fn plan(
     let budget = budget_of(model, settings)?;
     let graph = settings.graph(model)?;
     let is_described = described.is_some();
-    let (machine, notes) = machine_of(model, settings, described, &graph)?;
+    let (machine, notes) = machine_of(model, settings, described, &graph, &[])?;
     let mut plan = settings.placing.with_learned(model).plan(&graph, &machine, &budget)?;
     plan.notes.extend(notes);
     if !is_described {
@@ -234,18 +236,20 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The machine with what is known of a graph's times on it, and notes about its devices.
+/// The machine with what is known of a graph's times on it, and notes about its devices. `others` are graphs that may be
+/// planned on it as well.
 fn machine_of(
     model: &Model,
     settings: &Settings<'_>,
     described: Option<Machine>,
     graph: &Graph,
+    others: &[Graph],
 ) -> Result<(Machine, Vec<String>), Error> {
     let folder = settings.placing.kept.as_deref().filter(|_| described.is_none());
     let kept = folder.map(Kept::new);
     let (mut machine, notes) = match described {
         Some(machine) => (machine, Vec::new()),
-        None => this_machine(settings)?,
+        None => this_machine(settings, std::iter::once(graph).chain(others))?,
     };
     let subject = Subject { model, graph, limits: limits_of(settings, model) };
     let name = subject.name(machine.devices.iter());
@@ -255,8 +259,11 @@ fn machine_of(
     Ok((machine, notes))
 }
 
-/// Describes this machine without opening a GPU.
-fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
+/// Describes this machine without opening a GPU, for some graphs.
+fn this_machine<'a>(
+    settings: &Settings<'_>,
+    graphs: impl Iterator<Item = &'a Graph>,
+) -> Result<(Machine, Vec<String>), Error> {
     let options = settings.cpu_options();
     let placing = &settings.placing;
     let mut devices = vec![devices::host(placing, options)?.facts().clone()];
@@ -271,8 +278,27 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
     if let [cpu] = &mut devices[..] {
         let threads = cpu.threads;
         cpu.read_gbps.get_or_insert_with(|| bilayer_cpu::probe::read_gbps_of(threads, PROBE_BYTES));
+        let shapes = largest_of_types(graphs);
+        let level = options.level.unwrap_or_else(Level::detect);
+        let gbps = bilayer_cpu::probe::kernel_gbps(&shapes, level, threads, PROBE_BYTES);
+        cpu.kernel_gbps = shapes.into_iter().map(|(ty, _)| ty).zip(gbps).collect();
     }
     Ok((Machine::new(devices), notes))
+}
+
+/// The types of the matrices of graphs, each with the columns of the largest one.
+fn largest_of_types<'a>(graphs: impl Iterator<Item = &'a Graph>) -> Vec<(Type, usize)> {
+    let mut largest: Vec<(Type, usize, usize)> = Vec::new();
+    let weights = graphs.flat_map(|graph| &graph.weights);
+    for weight in weights.filter(|weight| !weight.is_vector()) {
+        let size = weight.rows * weight.cols;
+        match largest.iter_mut().find(|(ty, ..)| *ty == weight.ty) {
+            Some((_, cols, most)) if *most < size => (*cols, *most) = (weight.cols, size),
+            Some(_) => {}
+            None => largest.push((weight.ty, weight.cols, size)),
+        }
+    }
+    largest.into_iter().map(|(ty, cols, _)| (ty, cols)).collect()
 }
 
 /// What a plan says of the NUMA nodes of this machine, if the options ask for them.

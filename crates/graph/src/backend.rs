@@ -163,6 +163,9 @@ pub struct Facts {
     pub identity: String,
     /// Memory read bandwidth, 10^9 bytes per second, if known.
     pub read_gbps: Option<f64>,
+    /// Bandwidths at which its kernels read weights of a type for a single row, 10^9 bytes per second, where that was
+    /// measured: less than [`Facts::read_gbps`] where computing takes longer.
+    pub kernel_gbps: Vec<(Type, f64)>,
     /// Matrix multiplication speed, 10^12 operations per second, if known.
     pub tops: Option<f64>,
     /// What its use costs besides its kernels, as far as that is known.
@@ -218,6 +221,7 @@ impl Facts {
             converted: Vec::new(),
             quantized: Vec::new(),
             read_gbps: None,
+            kernel_gbps: Vec::new(),
             tops: None,
             link: Link::default(),
         }
@@ -243,6 +247,15 @@ impl Facts {
                 blocks.saturating_mul(to.block_bytes as u64) + to.row_header_bytes as u64
             }
             None => weight.row_bytes() as u64,
+        }
+    }
+
+    /// The time in which a kernel reads weights of a type, as a multiple of that in which memory is read: at least 1.
+    pub fn slowness(&self, ty: Type) -> f64 {
+        let kernel = self.kernel_gbps.iter().find(|(known, _)| *known == ty);
+        match (self.read_gbps, kernel) {
+            (Some(read), Some(&(_, kernel))) if kernel > 0.0 => (read / kernel).max(1.0),
+            _ => 1.0,
         }
     }
 }

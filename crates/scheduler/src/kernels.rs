@@ -7,6 +7,8 @@
 //!
 //! - Matrices are read once a step. Of a mixture of `n` experts of which a row uses `k`, `r` rows are expected to read the
 //!   share `1 - (1 - k / n)^r`, each of these experts once, since its rows are multiplied together.
+//! - Kernels of a type may take longer to unpack it than to read it, such as those of sparse types with few bytes. Where their
+//!   bandwidth was measured ([`Facts::kernel_gbps`]), it is that of their matrices.
 //! - Activations are read and written by every kernel that has them as input or output. Inside a mixture a row has them `k`
 //!   times: of 8 experts, the product before the weighted sum writes 8 hidden states for each row, and the sum reads them.
 //! - A row takes two operations for every weight it is multiplied by, `k / n` of those of a mixture.
@@ -36,7 +38,8 @@ pub struct KernelWork {
 #[derive(Clone, Debug)]
 struct NodeWork {
     rows: Rows,
-    /// Bytes of its matrices, of which a step reads a share that depends on its rows.
+    /// Bytes of its matrices, of which a step reads a share that depends on its rows; of types that kernels read more slowly
+    /// than memory, as many more as memory is read in that time.
     matrix_bytes: f64,
     /// The share of its matrices that a single row uses: less than 1 for experts.
     used: f64,
@@ -128,7 +131,9 @@ fn part(graph: &Graph, node: usize, facts: &Facts, limits: &Limits) -> NodeWork 
     let matrices = || op.matrices().iter().map(|&id| graph.weight(id));
     let used = graph.share(node, 1);
     let weights: f64 = matrices().map(|weight| weight.rows as f64 * weight.cols as f64).sum();
-    let bytes = matrices().map(|weight| weight.rows as f64 * facts.row_bytes(weight) as f64);
+    let bytes = matrices().map(|weight| {
+        weight.rows as f64 * facts.row_bytes(weight) as f64 * facts.slowness(weight.ty)
+    });
     NodeWork {
         rows: graph.rows(op.out()),
         matrix_bytes: bytes.sum(),

@@ -176,10 +176,10 @@ pub fn candidates(
     let own = settings.graph(model)?;
     // The budget's is rounded up to whole pages.
     let context = settings.context(model.config().context);
-    let (machine, _) = machine_of(model, settings, described, &own)?;
+    let graphs: Vec<Graph> = variants.iter().map(|variant| variant.graph(&own)).collect();
+    let (machine, _) = machine_of(model, settings, described, &own, &graphs)?;
     let mut found = Vec::new();
-    for variant in variants {
-        let graph = variant.graph(&own);
+    for (variant, graph) in variants.iter().zip(graphs) {
         let times = match variant.types.is_empty() {
             true => machine.times.clone(),
             false => times_of(&graph, &own, &machine),

@@ -182,6 +182,18 @@ fn what_is_unknown_is_not_estimated() {
     assert_eq!(Times::estimated(&graph, &machine), None);
 }
 
+/// Kernels of a type that were measured at half of the bandwidth take twice as long to read its matrices; faster ones take no
+/// less.
+#[test]
+fn kernels_that_read_more_slowly_than_memory_decide() {
+    let graph = dense(1);
+    let layer_of = |kernel_gbps| times(&graph, Facts { kernel_gbps, ..device(None) }).layers[0];
+    assert_eq!(layer_of(vec![(Type::F32, 2.0), (Type::Q4_K, 0.1)]), layer_of(Vec::new()));
+    let slow = Taken { weight_bytes: 8.0, ..Taken::of(f64::INFINITY) }.cost(&|_| layer());
+    let expected = Cost { short_ms: None, prefill_ms: None, prompt_ms: None, ..slow };
+    assert_cost(layer_of(vec![(Type::F32, 0.5)]), expected);
+}
+
 #[test]
 fn attention_computes_what_its_window_shows() {
     let of = |window| {
