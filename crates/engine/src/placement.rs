@@ -275,9 +275,11 @@ fn this_machine<'a>(
         notes.clear();
     }
     devices.append(&mut gpus);
-    if let [cpu] = &mut devices[..] {
+    if let [cpu] = &mut devices[..]
+        && cpu.read_gbps.is_none()
+    {
         let threads = cpu.threads;
-        cpu.read_gbps.get_or_insert_with(|| bilayer_cpu::probe::read_gbps_of(threads, PROBE_BYTES));
+        cpu.read_gbps = Some(bilayer_cpu::probe::read_gbps_of(threads, PROBE_BYTES));
         let shapes = largest_of_types(graphs);
         let level = options.level.unwrap_or_else(Level::detect);
         let gbps = bilayer_cpu::probe::kernel_gbps(&shapes, level, threads, PROBE_BYTES);

@@ -136,7 +136,8 @@ fn tile<S: Shape, const N: usize, const H: usize>(product: Product<'_>, strip: &
             let (scales, mins) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());
             // SAFETY: the panel holds 64 steps and 16 groups of 32 rows, the block all groups of its columns.
             unsafe {
-                let mut quants = panel.quants[group * S::STEPS].as_ptr().add(rows).cast();
+                let step = panel.quants.as_ptr().add(group * S::STEPS).cast::<[u8; 4]>();
+                let mut quants = step.add(rows).cast();
                 let weights = |_| {
                     (quants, _) = in_order(quants, quants);
                     let w = halves(quants, _mm512_setzero_si512(), |at| _mm512_load_si512(at));

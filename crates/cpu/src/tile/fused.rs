@@ -30,6 +30,10 @@ pub(crate) struct Fused {
 }
 
 /// Sixteen rows times some tokens.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "the kernels are those of x86-64")
+)]
 pub(crate) struct Product<'a> {
     /// The rows, with a whole number of 256 columns.
     pub rows: PanelRows<'a>,

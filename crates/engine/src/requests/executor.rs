@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bilayer_files::hash::fnv;
+use bilayer_graph::EXACT_ROWS_MAX;
 
 use super::answer::Answer;
 use super::fairness::KeyId;
@@ -13,7 +14,7 @@ use super::scheduler::Scheduler;
 use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
 use crate::sampling::Sampler;
-use crate::session::{CacheError, Reading, Session, Spent, Warning};
+use crate::session::{CacheError, Reading, Session, Spent, Wanted, Warning};
 use crate::{Error, Model};
 use groups::BegunStep;
 pub use slots::Slot;
@@ -121,7 +122,7 @@ impl Executor {
     pub fn new(session: Session, settings: ExecutorSettings) -> Executor {
         let limits = session.limits();
         let has_one_device = session.plan().devices.len() == 1;
-        let rows = if has_one_device { bilayer_graph::EXACT_ROWS_MAX } else { 1 };
+        let rows = if has_one_device { EXACT_ROWS_MAX } else { 1 };
         let fixed = Deterministic {
             chunk: FIXED_CHUNK.min(limits.tokens),
             rows: rows.min(limits.outputs).min(limits.tokens),
@@ -248,7 +249,13 @@ impl Executor {
         self.draft(groups);
         let now = self.session.clock().now();
         let since = self.session.clock().since(self.began);
-        let items = self.scheduler.next_of_groups(groups, since, &mut self.session);
+        let mut items = self.scheduler.next_of_groups(groups, since, &mut self.session);
+        // Answers are those of steps with draft tokens, whichever of the steps have any.
+        let decodes = items.len() <= EXACT_ROWS_MAX && items.iter().all(|item| !item.is_prefill);
+        if self.drafters.is_some() && decodes {
+            let last = items.iter_mut().filter(|item| item.wanted == Wanted::Last);
+            last.for_each(|item| item.wanted = Wanted::Verified);
+        }
         for item in &items {
             let answer = self.answers.get_mut(&item.request).expect("each request has an answer");
             if answer.started.is_none() {
