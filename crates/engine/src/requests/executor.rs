@@ -250,9 +250,9 @@ impl Executor {
         let now = self.session.clock().now();
         let since = self.session.clock().since(self.began);
         let mut items = self.scheduler.next_of_groups(groups, since, &mut self.session);
-        // Answers are those of steps with draft tokens, whichever of the steps have any.
-        let decodes = items.len() <= EXACT_ROWS_MAX && items.iter().all(|item| !item.is_prefill);
-        if self.drafters.is_some() && decodes {
+        // Where so few run that each could have a draft token, answers are those of steps with some, whichever have any.
+        let few = items.len() <= EXACT_ROWS_MAX / 2 && items.iter().all(|item| !item.is_prefill);
+        if self.drafters.is_some() && few {
             let last = items.iter_mut().filter(|item| item.wanted == Wanted::Last);
             last.for_each(|item| item.wanted = Wanted::Verified);
         }
