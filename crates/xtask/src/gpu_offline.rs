@@ -201,7 +201,8 @@ impl Offline {
         prepare(command.args(args));
         let said = command.output().with_context(|| self.program.display().to_string())?;
         if !said.status.success() {
-            bail!("offline {}: {}", args[0], String::from_utf8_lossy(&said.stderr));
+            let reason = String::from_utf8_lossy(&said.stderr);
+            bail!("offline {}: {}: {}", args.join(" "), said.status, reason.trim_end());
         }
         Ok(String::from_utf8_lossy(&said.stdout).into_owned())
     }
@@ -296,8 +297,11 @@ impl Task {
             });
             Ok::<_, anyhow::Error>((said.len(), failed.collect::<Vec<String>>()))
         };
-        let (plain, mut broken) = compile(DX12[0])?;
-        let (packed, refused) = compile(DX12[1])?;
+        let [first, second] = std::thread::scope(|scope| {
+            DX12.map(|profile| scope.spawn(move || compile(profile)))
+                .map(|one| one.join().expect("a thread that does not panic"))
+        });
+        let ((plain, mut broken), (packed, refused)) = (first?, second?);
         let said = format!(
             "{} compiles {} of the {plain} kernels without packed dot products for shader model 6.5, and {} of the \
              {packed} of a device that has them.",

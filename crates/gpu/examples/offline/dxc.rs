@@ -2,12 +2,13 @@
 //!
 //! The library is DXC 1.7 for Linux (`libdxcompiler.so.3.7`), whose interfaces have two virtual destructors after the
 //! three functions of `IUnknown`; later versions have none.
+//!
+//! Several threads in it, or unloading it, end in a segmentation fault now and then, each with a compiler of its own, too. So one
+//! thread compiles, and the library stays loaded; who is in a hurry runs several processes.
 
 use std::error::Error;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
-
-use rayon::prelude::*;
 
 /// Compiles the HLSL of a folder. Prints `@ name` of each file and, where DXC refuses it, `failed=` with the first line
 /// of the reason.
@@ -17,14 +18,10 @@ pub fn run(library: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
         .collect::<Result<Vec<PathBuf>, std::io::Error>>()?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "hlsl"));
     files.sort();
-    // A compiler is used by one thread; each compiles a part of the files.
-    let part = files.len().div_ceil(rayon::current_num_threads()).max(1);
-    let said = files.par_chunks(part).map(|files| {
-        let compiler = Compiler::load(library)?;
-        let said = files.iter().map(|path| section(&compiler, path));
-        said.collect::<Result<String, String>>()
-    });
-    said.collect::<Result<Vec<String>, String>>()?.iter().for_each(|said| print!("{said}"));
+    let compiler = Compiler::load(library)?;
+    for path in &files {
+        print!("{}", section(&compiler, path)?);
+    }
     Ok(())
 }
 
@@ -112,16 +109,15 @@ impl Drop for Object {
 
 /// DXC.
 pub struct Compiler {
-    // Dropped before the library that has its code.
     object: Object,
-    _library: libloading::Library,
 }
 
 impl Compiler {
-    /// Loads the library.
+    /// Loads the library, which stays loaded.
     pub fn load(path: &Path) -> Result<Compiler, String> {
         // SAFETY: loading DXC runs its initialization only.
         let library = unsafe { libloading::Library::new(path) }.map_err(|e| e.to_string())?;
+        let library = Box::leak(Box::new(library));
         // SAFETY: this is the function's type in dxcapi.h.
         let create: libloading::Symbol<'_, Create> =
             unsafe { library.get(b"DxcCreateInstance") }.map_err(|error| error.to_string())?;
@@ -131,7 +127,7 @@ impl Compiler {
         if status < 0 || object.is_null() {
             return Err(format!("DxcCreateInstance: {status:#x}"));
         }
-        Ok(Compiler { object: Object(object), _library: library })
+        Ok(Compiler { object: Object(object) })
     }
 
     /// Compiles a compute shader for shader model 6.5, to the messages where it is refused.
