@@ -66,24 +66,45 @@ impl Kernel for Store<'_, '_> {
 }
 
 impl Store<'_, '_> {
+    /// A loop of its own for each kind of sum, without branches between the vectors.
     #[inline(always)]
     fn all<L: Lanes, A: Activate>(&self, l: L, activate: A) {
+        match (self.bias, self.residual) {
+            (None, None) => self.each(l, activate, None, None),
+            (Some(bias), None) => self.each(l, activate, Some(bias), None),
+            (None, Some(Residual::Place)) => self.each(l, activate, None, Some(Residual::Place)),
+            (Some(bias), Some(Residual::Place)) => {
+                self.each(l, activate, Some(bias), Some(Residual::Place));
+            }
+            (bias, of) => self.each(l, activate, bias, of),
+        }
+    }
+
+    #[inline(always)]
+    fn each<L: Lanes, A: Activate>(
+        &self,
+        l: L,
+        activate: A,
+        bias: Option<&[f32]>,
+        residual: Option<Residual<'_>>,
+    ) {
         let (columns, width) = (&self.place.columns, self.place.out.width);
         let results = self.results.chunks_exact(columns.len());
         let places = self.place.tokens(results.len());
         assert!(self.up.is_none_or(|up| up.len() == self.results.len()));
+        assert!(bias.is_none_or(|bias| bias.len() == columns.len()));
         for (token, (results, to)) in results.zip(places).enumerate() {
             // Rows are too far apart for hardware prefetchers.
             let later = to.as_ptr().wrapping_add(TOKENS_AHEAD * width);
             for at in (0..to.len()).step_by(LINE_BYTES / 4) {
                 l.prefetch(later.wrapping_add(at).cast());
             }
-            let residual = self.residual.map(|residual| match residual {
+            let residual = residual.map(|residual| match residual {
                 Residual::Place => None,
                 Residual::Of(all) => Some(&all[token * width..][columns.clone()]),
             });
             let up = self.up.map(|up| &up[token * results.len()..][..results.len()]);
-            store(l, activate, Row { results, up, bias: self.bias, residual }, to);
+            store(l, activate, Row { results, up, bias, residual }, to);
         }
     }
 }
@@ -141,6 +162,14 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// Slices as long as the place, so that vectors within it are within them.
+    #[inline(always)]
+    fn of(self, len: usize) -> Self {
+        let all = |of: Option<_>| of.map(|of: &[f32]| &of[..len]);
+        let residual = self.residual.map(all);
+        Row { results: &self.results[..len], up: all(self.up), bias: all(self.bias), residual }
+    }
+
     /// The vector of columns from `at` on, where `to` is.
     #[inline(always)]
     fn vector<L: Lanes>(&self, l: L, activate: impl Activate, at: usize, to: &[f32]) -> L::F {
@@ -161,10 +190,13 @@ impl Row<'_> {
 /// The results of one token.
 #[inline(always)]
 fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) {
+    let row = row.of(to.len());
     let whole = to.len() / L::N * L::N;
-    for at in (0..whole).step_by(L::N) {
+    let mut at = 0;
+    while at + L::N <= to.len() {
         let to = &mut to[at..];
         l.write(row.vector(l, activate, at, to), to);
+        at += L::N;
     }
     if whole == to.len() {
         return;
