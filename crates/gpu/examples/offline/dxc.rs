@@ -4,7 +4,7 @@
 //! three functions of `IUnknown`; later versions have none.
 //!
 //! Several threads in it, or unloading it, end in a segmentation fault now and then, each with a compiler of its own, too. So one
-//! thread compiles, and the library stays loaded; who is in a hurry runs several processes.
+//! thread compiles, and the library stays loaded. What compiles in parallel are processes.
 
 use std::error::Error;
 use std::ffi::c_void;
