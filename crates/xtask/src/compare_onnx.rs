@@ -1,7 +1,8 @@
 //! `cargo xtask compare-onnx`: sentences a second of a BERT encoder here and in onnxruntime's int8, pair by pair.
 //!
 //! Ours is the whole command: tokenizing, pooling and printing vectors count, loading does not (the time of a run with few
-//! texts is subtracted from that of one with many). onnxruntime is given token ids and returns hidden states.
+//! texts is subtracted from that of one with many). onnxruntime is timed twice: given token ids, of which it makes hidden states,
+//! and given the same sentences as ours, of which it makes vectors with Hugging Face's tokenizers.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,14 +19,15 @@ pub const USAGE: &str = "\
 cargo xtask compare-onnx [--rounds 3] [--batch 8] [--seconds 1] [--threads 2] [--levels avx512vnni,avx2] [--types W8A8,Q8_0]
                        [--calibration TEXT] [--bilayer PROGRAM] [CHECKPOINT]
                               time an encoder (default: ../shared/data/all-minilm-l6-v2/model) at 16, 128 and 384 tokens
-                              here and in onnxruntime's int8 (PyPI, in target/onnx) in turn; print ratios, and the least
+                              here and in onnxruntime's int8 (PyPI, in target/onnx) in turn; print ratios to its rates from
+                              token ids to hidden states and from sentences to vectors, and the least
                               cosine between each program's vectors and those of float weights. With a text of one
                               passage a line, weights are rounded by GPTQ on it";
 
 /// Where models and onnxruntime are kept.
 const FOLDER: &str = "target/onnx";
 
-const PACKAGES: &[&str] = &["numpy", "onnx", "onnxruntime"];
+const PACKAGES: &[&str] = &["numpy", "onnx", "onnxruntime", "tokenizers"];
 
 const PEER: &str = "crates/xtask/src/compare_onnx/peer.py";
 
@@ -87,36 +89,45 @@ pub fn run(args: &[String]) -> Result<()> {
     let python = venv::ready(&folder.join("venv"), PACKAGES)?;
     let models = models(&options, folder)?;
     let ids = checks(&options, &models[0].1, folder)?;
+    let texts = sentences(&options, folder)?;
     let mut peer = Value::Null;
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "| tokens | type | level | ours, sentences/s | onnxruntime int8 | ratios, pair by pair |"
+        "| tokens | type | level | ours, sentences/s | onnxruntime int8, from ids | ratios, pair by pair | from sentences | ratios |"
     )?;
-    writeln!(out, "|---|---|---|---|---|---|")?;
+    writeln!(out, "|---|---|---|---|---|---|---|---|")?;
     for length in LENGTHS {
-        let mut theirs = Vec::new();
+        let (mut from_ids, mut from_texts) = (Vec::new(), Vec::new());
         let cases: Vec<_> = models[1..]
             .iter()
             .flat_map(|model| options.levels.iter().map(move |level| (model, level)))
             .collect();
         let mut ours = vec![Vec::new(); cases.len()];
         for _ in 0..options.rounds {
-            peer = peer_run(&options, &python, folder, length, &ids)?;
-            let rate = peer["rates"][length.to_string()].as_f64().context("the peer's rate")?;
-            theirs.push(rate);
+            peer =
+                peer_run(&options, &python, folder, length, [&ids, &texts].map(PathBuf::as_path))?;
+            let rate = |of: &str| {
+                peer[of][length.to_string()].as_f64().with_context(|| format!("the peer's {of}"))
+            };
+            let rate_of_ids = rate("rates")?;
+            from_ids.push(rate_of_ids);
+            from_texts.push(rate("text_rates")?);
             for (((_, model), level), rates) in cases.iter().zip(&mut ours) {
-                rates.push(rate_of(&options, model, level, length, folder, rate)?);
+                rates.push(rate_of(&options, model, level, length, folder, rate_of_ids)?);
             }
         }
         for (((ty, _), level), rates) in cases.iter().zip(&ours) {
-            let ratios = rates.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs);
-            let ratios: Vec<String> = ratios.map(|ratio| format!("{ratio:.2}")).collect();
-            let (ours, theirs) = (median(rates), median(&theirs));
+            let beside = |theirs: &[f64]| {
+                let ratios = rates.iter().zip(theirs).map(|(ours, theirs)| ours / theirs);
+                let ratios: Vec<String> = ratios.map(|ratio| format!("{ratio:.2}")).collect();
+                format!("{:.0} | {}", median(theirs), ratios.join(" "))
+            };
+            let (ids, texts) = (beside(&from_ids), beside(&from_texts));
             writeln!(
                 out,
-                "| {length} | {ty} | {level} | {ours:.0} | {theirs:.0} | {} |",
-                ratios.join(" ")
+                "| {length} | {ty} | {level} | {:.0} | {ids} | {texts} |",
+                median(rates)
             )?;
         }
     }
@@ -187,6 +198,26 @@ fn checks(options: &Options, model: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Writes a batch of sentences of each length.
+fn sentences(options: &Options, folder: &Path) -> Result<PathBuf> {
+    let batch: usize = options.batch.parse().context("--batch")?;
+    let of = |length: usize| {
+        let all: Vec<String> = (0..batch).map(|row| sentence(length, row)).collect();
+        (length.to_string(), Value::from(all))
+    };
+    let all = Value::Object(LENGTHS.into_iter().map(of).collect());
+    let path = folder.join("sentences.json");
+    std::fs::write(&path, all.to_string())?;
+    Ok(path)
+}
+
+/// A sentence of so many tokens, with both special ones; others of another number.
+fn sentence(tokens: usize, number: usize) -> String {
+    let words: Vec<&str> = WORDS.split(' ').collect();
+    let picked = (0..tokens - 2).map(|place| words[(number * 7 + place) % words.len()]);
+    picked.collect::<Vec<_>>().join(" ")
+}
+
 /// Words of one token each.
 const WORDS: &str = "the of and in to was he is as for on with that it his by at from her she you had an were be this \
     are but they one not which have him or who all their been also when first its two school new city time people \
@@ -197,11 +228,11 @@ fn peer_run(
     python: &Path,
     folder: &Path,
     length: usize,
-    ids: &Path,
+    inputs: [&Path; 2],
 ) -> Result<Value> {
     let mut peer = Command::new(python);
     peer.arg(PEER).arg(folder.join("checkpoint")).arg(folder).arg(&options.threads);
-    peer.arg(options.seconds.to_string()).arg(&options.batch).arg(length.to_string()).arg(ids);
+    peer.arg(options.seconds.to_string()).arg(&options.batch).arg(length.to_string()).args(inputs);
     Ok(serde_json::from_str(&output(&mut peer)?)?)
 }
 
@@ -214,12 +245,8 @@ fn rate_of(
     folder: &Path,
     estimate: f64,
 ) -> Result<f64> {
-    let words: Vec<&str> = WORDS.split(' ').collect();
     let timed = |count: usize| -> Result<f64> {
-        let text = |row: usize| {
-            let picked = (0..length - 2).map(|place| words[(row * 7 + place) % words.len()]);
-            Value::from(picked.collect::<Vec<_>>().join(" ")).to_string()
-        };
+        let text = |row: usize| Value::from(sentence(length, row)).to_string();
         let path = folder.join("texts.jsonl");
         std::fs::write(&path, (0..count).map(text).collect::<Vec<_>>().join("\n"))?;
         let begin = Instant::now();

@@ -1,10 +1,12 @@
 """Times a BERT encoder in onnxruntime: one JSON object with sentences a second and vectors.
 
-    peer.py CHECKPOINT FOLDER THREADS SECONDS BATCH LENGTH,... IDS.json
+    peer.py CHECKPOINT FOLDER THREADS SECONDS BATCH LENGTH,... IDS.json TEXTS.json
 
 The graph has onnxruntime's fused operators (Attention, SkipLayerNormalization, BiasGelu), and its int8 form is
 quantize_dynamic's with per-channel weights: the best that the package makes of such a model. IDS.json is a list of token
-ids, whose vectors of length 1 (mean pooling) are returned for both forms.
+ids, whose vectors of length 1 (mean pooling) are returned for both forms. "rates" are those from token ids to hidden
+states, "text_rates" those from TEXTS.json, a batch of equally long texts for each length, to vectors of length 1, with
+Hugging Face's tokenizers.
 """
 import json
 import os
@@ -16,6 +18,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from tokenizers import Tokenizer
 
 checkpoint, folder = sys.argv[1:3]
 threads, seconds, batch = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
@@ -104,7 +107,29 @@ if not os.path.exists(paths["int8"]):
     build(paths["float"])
     quantize_dynamic(paths["float"], paths["int8"], per_channel=True, weight_type=QuantType.QInt8,
                      extra_options={"DefaultTensorType": TensorProto.FLOAT})
-result = {"version": ort.__version__, "vectors": {}, "rates": {}}
+result = {"version": ort.__version__, "vectors": {}, "rates": {}, "text_rates": {}}
+tokenizer = Tokenizer.from_file(os.path.join(checkpoint, "tokenizer.json"))
+tokenizer.no_padding()
+tokenizer.enable_truncation(512)
+texts = json.load(open(sys.argv[8]))
+
+
+def rate(step):
+    """Sentences a second of a step of a batch."""
+    step()
+    begin, done = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        step()
+        done += batch
+    return done / (time.perf_counter() - begin)
+
+
+def embed(run, texts):
+    rows = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    means = run.run(None, feed(rows))[0].mean(axis=1)
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
 for name, path in paths.items():
     run = session(path)
     vectors = []
@@ -114,10 +139,9 @@ for name, path in paths.items():
     result["vectors"][name] = vectors
     for length in lengths if name == "int8" else []:
         inputs = feed([[101] + [1996 + (row * 7 + place) % 900 for place in range(length - 2)] + [102] for row in range(batch)])
-        run.run(None, inputs)
-        begin, done = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds:
-            run.run(None, inputs)
-            done += batch
-        result["rates"][length] = done / (time.perf_counter() - begin)
+        result["rates"][length] = rate(lambda: run.run(None, inputs))
+        of_length = texts[str(length)]
+        found = {len(encoding.ids) for encoding in tokenizer.encode_batch(of_length)}
+        assert len(of_length) == batch and found == {length}, f"texts of {found} tokens instead of {length}"
+        result["text_rates"][length] = rate(lambda: embed(run, of_length))
 print(json.dumps(result))
