@@ -17,6 +17,7 @@ pub enum CtrlC {
     /// A signal.
     Signal,
     /// A character.
+    #[cfg(unix)]
     Character,
 }
 
@@ -33,8 +34,8 @@ pub fn keep() {
 }
 
 /// Delivers input byte by byte and without echo, if the mode is saved.
+#[cfg(unix)]
 pub fn silence(ctrl_c: CtrlC) {
-    #[cfg(unix)]
     if let Ok(own) = OWN.lock()
         && let Some(mut mode) = own.clone()
     {
@@ -46,8 +47,6 @@ pub fn silence(ctrl_c: CtrlC) {
         // A terminal that refuses only echoes.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &mode);
     }
-    #[cfg(not(unix))]
-    let _ = ctrl_c;
 }
 
 /// Restores the saved mode.

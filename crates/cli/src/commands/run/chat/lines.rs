@@ -18,8 +18,10 @@ use super::pace::Pace;
 use super::{command, message};
 use crate::args::RunArgs;
 use crate::failure::{Failure, IO};
+use crate::folders;
+#[cfg(unix)]
+use crate::output;
 use crate::terminal::{self, CtrlC};
-use crate::{folders, output};
 
 /// Messages in the history.
 const HISTORY: usize = 1000;

@@ -50,6 +50,7 @@ impl Pace {
     }
 
     /// Whether more than the last line may have come with it.
+    #[cfg(unix)]
     pub fn is_hasty(&self) -> bool {
         self.0.lock().is_ok_and(|keys| keys.is_hasty)
     }
