@@ -3,8 +3,8 @@
 //! The library is DXC 1.7 for Linux (`libdxcompiler.so.3.7`), whose interfaces have two virtual destructors after the
 //! three functions of `IUnknown`; later versions have none.
 //!
-//! Several threads in it, or unloading it, end in a segmentation fault now and then, each with a compiler of its own, too. So one
-//! thread compiles, and the library stays loaded. What compiles in parallel are processes.
+//! When several threads load it, compile and unload it, it crashes now and then (a segmentation fault), although each thread has a
+//! compiler of its own. So one thread compiles, and the library is never unloaded. Run several processes to compile in parallel.
 
 use std::error::Error;
 use std::ffi::c_void;
